@@ -1,0 +1,1 @@
+"""One file per outside thing; each implements a protocol of :mod:`proxy.ports`."""

@@ -1,0 +1,1 @@
+"""Pure arithmetic for people: plans, diagnoses, comparisons."""

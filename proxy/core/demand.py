@@ -1,0 +1,74 @@
+"""What one request asks of a replica.
+
+A request is a few *parts* (one per prompt; a completion may carry a list), each sampled ``copies`` times. Its KV need after ``g``
+output tokens is the sum over parts of what the engine holds (reference vllm.md §2.8, §8): with ``n`` copies the full blocks before
+the last prompt token are shared through the prefix cache and every copy has a private tail.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CountSource(StrEnum):
+    """Where a prompt's token count came from, best first. A failed count is never zero."""
+
+    EXACT = "exact"  # counted here with the model's own tokenizer and template
+    REMOTE = "remote"  # the replica's /tokenize
+    RATIO = "ratio"  # learned bytes per token with a safety factor
+    BOUND = "bound"  # an upper bound from the byte length; not counted at all
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """One prompt: its length in tokens and, where known, the chained hashes of its full blocks (``tokens // block_size`` of them).
+
+    Equal hashes mean equal tokens from the start of the prompt to the end of that block, same model, LoRA and cache salt. An empty
+    tuple means sharing is unknown, which is safe: nothing is discounted.
+    """
+
+    tokens: int
+    block_hashes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LengthClass:
+    """What groups requests whose outputs have similar lengths."""
+
+    model: str
+    tenant: str = ""
+    tools: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A request as the gate sees it. Times are seconds of the injected clock."""
+
+    request_id: str
+    parts: tuple[PromptPart, ...]
+    length_class: LengthClass
+    arrived_s: float
+    deadline_s: float
+    copies: int = 1
+    output_tokens_max: int | None = None  # None: the rest of the context
+    count_source: CountSource = CountSource.EXACT
+    traffic_class: str = "default"
+    tenant: str = "default"
+    tenant_weight: float = 1.0
+    priority: int = 0  # higher first
+    body_bytes: int = 0
+    shares_prefix: bool = True  # False: the engine looks up no prefix for it (prompt_logprobs, echo)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens over all parts."""
+        return sum(part.tokens for part in self.parts)
+
+    @property
+    def prompt_tokens_longest(self) -> int:
+        """Tokens of the longest part."""
+        return max(part.tokens for part in self.parts)
+
+    @property
+    def sequences(self) -> int:
+        """Sequence slots the engine needs."""
+        return len(self.parts) * self.copies

@@ -1,0 +1,70 @@
+"""What is known of a replica: facts found by probing, and one sample of its live metrics.
+
+A value that was not seen is None, never zero: a usage metric that is missing or renamed must not read as an empty cache.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ReplicaPhase(StrEnum):
+    """Where a replica is in its life as kvgate sees it."""
+
+    PROBING = "probing"
+    SERVING = "serving"
+    UNREACHABLE = "unreachable"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """What the probe found (reference vllm.md §10.3). ``warnings`` are sentences for the operator, each with what to do."""
+
+    url: str
+    models: tuple[str, ...]
+    context_tokens_max: int | None
+    block_size: int | None
+    kv_blocks_total: int | None  # num_gpu_blocks: summed over the engines of this server, null blocks included
+    engines: int = 1
+    version: str | None = None
+    usage_metric: str | None = None  # exposed name in use, e.g. "vllm:kv_cache_usage_perc"; None: not there
+    log_stats: bool = True
+    prefix_caching: bool = True
+    sequences_max: int | None = None  # max_num_seqs where /server_info tells it
+    kv_cache_size_tokens: int | None = None
+    several_engines_behind: bool = False  # one URL balances over several servers: only observed
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One engine's gauges and counters in one scrape. Ratios are 0..1; counters are totals since the engine's start."""
+
+    engine: str
+    kv_usage_ratio: float | None
+    running: int | None
+    waiting: int | None
+    waiting_capacity: int | None = None
+    preemptions_total: float | None = None
+    prompt_tokens_total: float | None = None
+    generation_tokens_total: float | None = None
+    prefix_queries_tokens_total: float | None = None
+    prefix_hits_tokens_total: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSample:
+    """One scrape. ``sampled_s`` is the injected clock at the moment the answer's first byte came.
+
+    ``started_s`` is ``process_start_time_seconds`` (None in multiprocess mode). ``new_epoch`` is set by the feed when the engine
+    restarted since the previous sample: counters fell or the start time changed. ``several_engines`` is set when successive fresh
+    connections reached different engines behind one URL.
+    """
+
+    replica: str
+    sampled_s: float
+    engines: tuple[EngineSample, ...]
+    started_s: float | None = None
+    new_epoch: bool = False
+    several_engines: bool = False
+    facts: ReplicaFacts | None = field(default=None)  # set when a new epoch was probed again

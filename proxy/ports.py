@@ -1,0 +1,154 @@
+"""What the drivers need of the world. Adapters implement these; serving knows nothing else of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.core.demand import CountSource, PromptPart
+from proxy.core.outcome import Outcome
+from proxy.core.replica import ReplicaFacts, ReplicaSample
+from proxy.wire.call import Call
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Clock(Protocol):
+    """Monotonic seconds for decisions, wall seconds for people."""
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def wall_s(self) -> float:
+        """Seconds since the Unix epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCount:
+    """Token counts of a call's prompts, one part per prompt, and how they were found."""
+
+    parts: tuple[PromptPart, ...]
+    source: CountSource
+
+
+class PromptTooLongError(Exception):
+    """The prompt is certain to exceed the context limit; ``tokens_min`` is a lower bound of its length in tokens."""
+
+    def __init__(self, tokens_min: int, exact: bool) -> None:
+        super().__init__(f"prompt of at least {tokens_min} tokens")
+        self.tokens_min = tokens_min
+        self.exact = exact
+
+
+class TokenCounter(Protocol):
+    """Counts prompts as the engine will."""
+
+    async def count(self, call: Call, *, block_size: int, context_tokens_max: int | None) -> PromptCount:
+        """Count every prompt of ``call``; blocks of ``block_size`` are hashed. Never counts zero for a failure.
+
+        Raises PromptTooLongError when the prompt is certain to exceed ``context_tokens_max``.
+        """
+        ...
+
+    def learn(self, call: Call, count: PromptCount, prompt_tokens: int) -> None:
+        """Compare with the engine's ``usage.prompt_tokens`` (total over prompts) of the finished call."""
+        ...
+
+
+class UpstreamError(Exception):
+    """The replica could not be spoken to. ``kind`` is one of connect, timeout, reset, protocol.
+
+    ``answered`` is True once any byte of the response head was received; ``reused`` when an idle kept-alive connection failed before
+    the first response byte, so that the same request may be sent again on a fresh one.
+    """
+
+    def __init__(self, kind: str, detail: str, *, answered: bool = False, reused: bool = False) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.answered = answered
+        self.reused = reused
+
+
+class UpstreamResponse(Protocol):
+    """An open response. ``read`` hands out body bytes as they arrive; ``close`` aborts what is not finished."""
+
+    status: int
+    headers: Headers
+
+    async def read(self) -> bytes:
+        """Body bytes available now, waiting for some; b"" at the end. Raises UpstreamError when the replica fails."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection back when the response was read to its end, else close it at once. Idempotent."""
+        ...
+
+
+class Upstream(Protocol):
+    """The client side of the relay."""
+
+    async def open(self, base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes) -> UpstreamResponse:
+        """Send a request and wait for the response head. Raises UpstreamError."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        ...
+
+
+class ReplicaFeed(Protocol):
+    """Live state of one replica."""
+
+    async def probe(self) -> ReplicaFacts:
+        """Find out what the replica is (reference vllm.md §10.3). Raises ReplicaUnreachableError."""
+        ...
+
+    async def sample(self) -> ReplicaSample:
+        """Scrape once. Raises ReplicaUnreachableError when there is no usable answer."""
+        ...
+
+
+class ReplicaUnreachableError(Exception):
+    """A probe or scrape failed; the message says why and what to do."""
+
+
+class LeaseStore(Protocol):
+    """Where reservations are committed. The callback form lets a local store answer at once and a remote one later."""
+
+    def reserve(self, replica: str, lease_id: str, done: Callable[[bool], None]) -> None:
+        """Commit a reservation; ``done(granted)`` is called exactly once."""
+        ...
+
+    def release(self, replica: str, lease_id: str) -> None:
+        """End a reservation; unknown ids are ignored."""
+        ...
+
+    def leases_held(self) -> int:
+        """Reservations not yet released."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One finished request, for metrics, log and learning. Times in seconds; None where it did not happen."""
+
+    request_id: str
+    route: str
+    outcome: Outcome
+    gate: str | None
+    traffic_class: str
+    tenant: str
+    model: str
+    replica: str | None
+    status: int | None
+    queue_wait_s: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    total_s: float
+    prompt_tokens: int | None
+    prompt_tokens_reported: int | None
+    output_tokens: int | None
+    output_tokens_forecast: float | None
+    count_source: CountSource | None
+    reroutes: int = 0

@@ -1,0 +1,1 @@
+"""The live asyncio driver of the gate."""

@@ -1,0 +1,1 @@
+"""Formats: bytes and dictionaries to values and back. No I/O."""
