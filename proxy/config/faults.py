@@ -1,0 +1,47 @@
+"""What is wrong with a policy file, told so that it can be mended: where, what was found, what is allowed, and why."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. Lines and columns count from 1; 0 stands for the file as a whole."""
+
+    file: str
+    line: int
+    column: int
+    key: str
+    got: str
+    allowed: str
+    because: str
+
+    def __str__(self) -> str:
+        """Return ``file:line:column: key: got …; allowed …; because …``, the form editors jump to."""
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return f"{place}: {self.key}: got {self.got}; allowed {self.allowed}; because {self.because}"
+
+    def as_dict(self) -> dict[str, str | int]:
+        """Return the fields, for a program."""
+        return asdict(self)
+
+
+class PolicyError(Exception):
+    """A policy cannot be used; ``faults`` are all that is wrong with it, in the file's order."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in self.faults))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean "x"?)`` for a word close to a known one, else nothing."""
+    close = get_close_matches(word.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def quoted(text: str, longest: int = 60) -> str:
+    """Return user text fit for one line of an error: escaped, and cut when it is long."""
+    shown = text if len(text) <= longest else text[: longest - 1] + "…"
+    return '"' + shown.encode("unicode_escape").decode().replace('"', '\\"') + '"' if not shown.isprintable() else f'"{shown}"'

@@ -1,0 +1,48 @@
+"""Policy files: read, checked as a whole, and turned into a :class:`proxy.core.policy.Policy`.
+
+``parse`` is pure; ``load`` reads a file. Both raise PolicyError with every fault of the file, in its order.
+"""
+
+from pathlib import Path
+
+from proxy.config.faults import Fault, PolicyError
+from proxy.config.nodes import FILE_BYTES_MAX, Faults, compose
+from proxy.config.schema import POLICY
+from proxy.core.policy import Policy
+
+_BESIDE = Path(__file__).parent / "default.yaml"  # inside a wheel
+_CHECKOUT = Path(__file__).parent.parent.parent / "policies" / "default.yaml"
+
+
+def default_path() -> Path:
+    """Return where the shipped default policy is: in the wheel, else in the checkout."""
+    return _BESIDE if _BESIDE.exists() else _CHECKOUT
+
+
+def parse(text: str, file: str) -> Policy:
+    """Return the policy that ``text`` describes; ``file`` names it in faults. Raises PolicyError."""
+    faults = Faults(file)
+    root = compose(text, faults)
+    policy: Policy | None = None if root is None else POLICY.value(root, "", "a policy is a map at its top", faults)
+    if policy is None:
+        raise PolicyError(faults.in_order())
+    return policy
+
+
+def load(path: Path) -> Policy:
+    """Read a policy file. Raises PolicyError, also when the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+        text = raw.decode("utf-8-sig")
+    except OSError as error:
+        reason = (error.strerror or "it cannot be read").lower()
+        raise PolicyError([_unreadable(path, f"a file that cannot be opened ({reason})", "a policy is read at start")]) from error
+    except UnicodeDecodeError as error:
+        got = f"a byte that is no UTF-8 at offset {error.start}"
+        raise PolicyError([_unreadable(path, got, "YAML is UTF-8 text: is it the right file?")]) from error
+    return parse(text, str(path))
+
+
+def _unreadable(path: Path, got: str, because: str) -> Fault:
+    return Fault(str(path), 0, 0, "file", got, "a readable UTF-8 file", because)

@@ -1,0 +1,217 @@
+"""The keys of a policy file: one table, from which files are read, errors are worded, and documentation is checked."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from yaml.nodes import Node
+
+from proxy.config.nodes import Faults
+from proxy.config.scalars import ENV_NAME, HEADER_NAME, HEADER_VALUE, NAME, TEXT, URL, choice, duration, integer, number, size
+from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
+from proxy.core.outcome import Mode
+from proxy.core.policy import (
+    DEFAULT_CLASS,
+    Budget,
+    ErrorDetail,
+    Limits,
+    Match,
+    Policy,
+    Queue,
+    Relay,
+    ReplicaPolicy,
+    Scrape,
+    Tenants,
+    TenantSource,
+    TrafficClass,
+)
+
+_KEPT_OUT = "a secret in a policy file ends up in version control: use api_key_env or api_key_file"
+_KEPT_OUT_HEADERS = dict.fromkeys(("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"), _KEPT_OUT)
+
+
+def replica_name(url: str) -> str:
+    """Return the name of a replica that was given none: its address without the scheme."""
+    parts = urlsplit(url)
+    return (parts.netloc + parts.path)[:64]
+
+
+def _make_replica(url: str, name: str | None = None, **fields: Any) -> ReplicaPolicy:
+    return ReplicaPolicy(url=url, name=name or replica_name(url), **fields)
+
+
+def _check_replica(replica: ReplicaPolicy, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
+    if replica.api_key_env and replica.api_key_file:
+        because = "api_key_env names the key already"
+        faults.add(nodes["api_key_file"], f"{path}.api_key_file", got="both", allowed="one of the two", because=because)
+
+
+def _check_replicas(replicas: tuple[ReplicaPolicy, ...], nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
+    for attribute in ("url", "name"):
+        seen: dict[str, int] = {}
+        for index, replica in enumerate(replicas):
+            value: str = getattr(replica, attribute)
+            if value in seen:
+                because = f"item {seen[value] + 1} has it already, and a cache counted twice is over-filled"
+                where = f"{path}[{index}].{attribute}"
+                faults.add(nodes[str(index)], where, got=f'"{value}" again', allowed="each replica once", because=because)
+            seen.setdefault(value, index)
+
+
+def _check_classes(classes: tuple[TrafficClass, ...], nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
+    names: set[str] = set()
+    for index, traffic_class in enumerate(classes):
+        where, node = f"{path}[{index}]", nodes[str(index)]
+        if traffic_class.name in names:
+            because = "metrics and logs tell classes apart by name"
+            faults.add(node, f"{where}.name", got=f'"{traffic_class.name}" again', allowed="each name once", because=because)
+        names.add(traffic_class.name)
+        if traffic_class.match.everything and index < len(classes) - 1:
+            because = "it matches everything, so the classes after it would never be reached"
+            faults.add(node, f"{where}.match", got="no match", allowed="a match, or the last place", because=because)
+    if "default" in names and not (classes[-1].name == "default" and classes[-1].match.everything):
+        because = "default is the class of whatever nothing else matches"
+        faults.add(
+            nodes["0"], path, got='a class "default" with a match', allowed="default last, without a match", because=because
+        )
+
+
+def _check_budget(budget: Budget, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
+    if budget.z_min > budget.z_max:
+        node = nodes.get("z_min") or nodes["z_max"]
+        got = f"z_min {budget.z_min:g} above z_max {budget.z_max:g}"
+        faults.add(node, f"{path}.z_min", got=got, allowed="z_min up to z_max", because="z moves between the two")
+
+
+def _check_scrape(scrape: Scrape, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
+    if scrape.stale_s < scrape.interval_s + scrape.timeout_s:
+        node = next(nodes[name] for name in ("stale", "interval", "timeout") if name in nodes)
+        got = f"stale {scrape.stale_s:g}s with interval {scrape.interval_s:g}s and timeout {scrape.timeout_s:g}s"
+        because = "one slow scrape would make a sound measurement count as unknown"
+        faults.add(node, f"{path}.stale", got=got, allowed="stale at least interval + timeout", because=because)
+
+
+def _make_policy(classes: tuple[TrafficClass, ...] = (), **fields: Any) -> Policy:
+    ends = bool(classes) and classes[-1].match.everything
+    return Policy(classes=classes if ends else (*classes, DEFAULT_CLASS), **fields)
+
+
+REPLICA = Section(
+    _make_replica,
+    {
+        "url": Key("url", URL, "this is where requests go", required=True),
+        "name": Key("name", NAME, "it labels metrics and logs"),
+        "kv_blocks": Key("kv_blocks", integer(2, 100_000_000), "one block is the engine's null block, so two are the least"),
+        "block_size": Key("block_size", integer(1, 65_536), "it is vLLM's --block-size, in tokens"),
+        "max_num_seqs": Key("sequences_max", integer(1, 1_000_000), "it is vLLM's --max-num-seqs"),
+        "api_key_env": Key("api_key_env", ENV_NAME, "the key is read from it at start"),
+        "api_key_file": Key("api_key_file", TEXT, "the key is read from it at start"),
+        "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 32, _KEPT_OUT_HEADERS), "they are sent with every request"),
+    },
+    refused={"api_key": _KEPT_OUT, "key": _KEPT_OUT, "token": _KEPT_OUT, "password": _KEPT_OUT},
+    short="url",
+    check=_check_replica,
+)
+
+MATCH = Section(
+    Match,
+    {
+        "model": Key("model", TEXT, "it is a glob over the body's model"),
+        "path": Key("path", TEXT, "it is a glob over the request's path"),
+        "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 16), "each is a glob over the header's value"),
+    },
+)
+
+CLASS = Section(
+    TrafficClass,
+    {
+        "name": Key("name", NAME, "it labels metrics and logs", required=True),
+        "match": Key("match", MATCH, "it says which requests are of this class"),
+        "priority": Key("priority", integer(-1000, 1000), "higher goes first; a thousand steps each way are plenty"),
+        "weight": Key("weight", number(0.01, 1000), "a share of zero would never be served"),
+        "deadline": Key("deadline_s", duration("10ms", "24h"), "a request must have started by then"),
+        "ttft": Key("ttft_s", duration("1ms", "1h"), "it is a target for the first token"),
+    },
+)
+
+TENANTS = Section(
+    Tenants,
+    {
+        "from": Key("sources", OneOrMany(choice(TenantSource), 3), "the first that names somebody rules"),
+        "header": Key("header", HEADER_NAME, "the header source reads it"),
+        "weights": Key("weights", MapOf(TEXT, number(0.01, 1000), 10_000), "a share of zero would never be served"),
+    },
+)
+
+QUEUE = Section(
+    Queue,
+    {
+        "requests_max": Key("requests_max", integer(0, 1_000_000), "0 sheds what does not fit at once"),
+        "tokens_max": Key("tokens_max", integer(0, 10_000_000_000), "it bounds the work that waits"),
+        "wait_max": Key("wait_s_max", duration("0s", "24h"), "whoever waits longer is told when to come back"),
+        "bytes_max": Key("bytes_max", size("0B", "64GiB"), "waiting bodies are held in memory"),
+    },
+)
+
+BUDGET = Section(
+    Budget,
+    {
+        "preemptions_per_1000": Key("preemptions_per_1000", number(0, 1000), "it is the rate that the margin is steered to"),
+        "z_min": Key("z_min", number(0, 10), "it is a number of standard deviations"),
+        "z_max": Key("z_max", number(0, 10), "it is a number of standard deviations"),
+    },
+    check=_check_budget,
+)
+
+SCRAPE = Section(
+    Scrape,
+    {
+        "interval": Key("interval_s", duration("50ms", "60s"), "gauges change once per engine step, and no faster"),
+        "timeout": Key("timeout_s", duration("50ms", "60s"), "a long prefill step can hold an answer up"),
+        "stale": Key("stale_s", duration("100ms", "10m"), "an older measurement counts as unknown"),
+        "probe_every": Key("probe_every", integer(1, 100_000), "a number of scrapes"),
+    },
+    check=_check_scrape,
+)
+
+RELAY = Section(
+    Relay,
+    {
+        "connect": Key("connect_s", duration("10ms", "60s"), "a replica that takes longer to connect to is not there"),
+        "reroutes_max": Key("reroutes_max", integer(0, 100), "each reroute delays the client"),
+        "drain_accept": Key("drain_accept_s", duration("0s", "10m"), "load balancers need time to see /ready turn"),
+        "grace": Key("grace_s", duration("0s", "24h"), "what runs may finish within it"),
+    },
+)
+
+LIMITS = Section(
+    Limits,
+    {
+        "body_max": Key("body_bytes_max", size("1KiB", "4GiB"), "a body is held in memory while its request waits"),
+        "tokenizer_backlog_max": Key("tokenizer_backlog_max", integer(1, 1_000_000), "more would wait for the count alone"),
+        "tokenizer_backlog_bytes_max": Key(
+            "tokenizer_backlog_bytes_max", size("1KiB", "4GiB"), "more would wait for the count alone"
+        ),
+        "connections_max": Key("connections_max", integer(1, 1_000_000), "each costs a file descriptor here and one upstream"),
+        "static_cap_per_replica": Key(
+            "static_cap_per_replica", integer(1, 1_000_000), "it holds while a fault keeps the forecast out"
+        ),
+    },
+)
+
+POLICY = Section(
+    _make_policy,
+    {
+        "mode": Key("mode", choice(Mode), "it says how far kvgate interferes"),
+        "replicas": Key("replicas", ListOf(REPLICA, 1000, _check_replicas), "they are the servers to forward to"),
+        "classes": Key("classes", ListOf(CLASS, 100, _check_classes), "every request is matched against them in turn"),
+        "tenants": Key("tenants", TENANTS, "it says whom a request is accounted to"),
+        "queue": Key("queue", QUEUE, "it bounds what waits"),
+        "budget": Key("budget", BUDGET, "it says how full replicas may become"),
+        "scrape": Key("scrape", SCRAPE, "it says how replicas are measured"),
+        "relay": Key("relay", RELAY, "it is the path to a replica and back"),
+        "limits": Key("limits", LIMITS, "they bound what one process holds"),
+        "tokenizer": Key("tokenizer", TEXT, "it is a folder or a model name"),
+        "error_detail": Key("error_detail", choice(ErrorDetail), "it says how much a refused client is shown"),
+    },
+)

@@ -1,0 +1,215 @@
+"""The policy, inside: complete, frozen, valid by construction. ``config.policy_file`` makes it from YAML.
+
+Every limit stands here with its default and the reason for that number; ``policies/default.yaml`` says the same to operators and a
+test holds the two equal. Times are seconds, sizes bytes, as the names say; the YAML keys are in ``config.schema``.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from proxy.core.outcome import Mode
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+class ErrorDetail(StrEnum):
+    """How much of the decision a refused client is shown."""
+
+    FULL = "full"
+    BRIEF = "brief"  # no numbers and no policy keys, for clients outside the house
+
+
+class TenantSource(StrEnum):
+    """Where a tenant's name can come from."""
+
+    HEADER = "header"
+    API_KEY = "api_key"  # a digest of the bearer token, never the token
+    USER = "user"  # the body's ``user`` field
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPolicy:
+    """One vLLM server. What is None is found by probing; a value here is for a replica that cannot tell it.
+
+    ``kv_blocks`` is ``num_gpu_blocks`` of one engine, null block included. The API key is named, never held: ``api_key_env`` is an
+    environment variable, ``api_key_file`` a path.
+    """
+
+    url: str
+    name: str
+    kv_blocks: int | None = None
+    block_size: int | None = None
+    sequences_max: int | None = None
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Globs, all of which must match; None and an empty tuple match everything. Header names are lower case."""
+
+    model: str | None = None
+    path: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def everything(self) -> bool:
+        """Whether no request can fail to match."""
+        return self.model is None and self.path is None and not self.headers
+
+    def covers(self, *, path: str, model: str | None, headers: Mapping[str, str]) -> bool:
+        """Whether a request is of this kind. ``headers`` has lower-case names."""
+        if self.path is not None and not fnmatchcase(path, self.path):
+            return False
+        if self.model is not None and (model is None or not fnmatchcase(model, self.model)):
+            return False
+        return all(name in headers and fnmatchcase(headers[name], glob) for name, glob in self.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficClass:
+    """Requests that are treated alike. Higher ``priority`` goes first; ``weight`` multiplies the tenant's share within a priority."""
+
+    name: str
+    match: Match = field(default_factory=Match)
+    priority: int = 0
+    weight: float = 1.0
+    deadline_s: float | None = None  # None: queue.wait_s_max alone bounds the wait
+    ttft_s: float | None = None  # None: no target
+
+
+DEFAULT_CLASS = TrafficClass("default")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """Who a request is accounted to: the first source that names somebody. Weights not listed are 1."""
+
+    sources: tuple[TenantSource, ...] = (TenantSource.HEADER, TenantSource.API_KEY, TenantSource.USER)
+    header: str = "x-kvgate-tenant"
+    weights: tuple[tuple[str, float], ...] = ()
+
+    def tenant_of(self, headers: Mapping[str, str], user: str | None) -> str:
+        """Name the tenant; ``default`` when nobody is named. ``headers`` has lower-case names. At most 64 characters."""
+        for source in self.sources:
+            name = self._named_by(source, headers, user)
+            if name:
+                return name[:64]  # it becomes a label and a map key, and the client chose its length
+        return "default"
+
+    def _named_by(self, source: TenantSource, headers: Mapping[str, str], user: str | None) -> str | None:
+        if source is TenantSource.HEADER:
+            return headers.get(self.header)
+        if source is TenantSource.USER:
+            return user
+        token = headers.get("authorization") or headers.get("x-api-key")  # OpenAI's and Anthropic's way
+        return None if not token else "key-" + hashlib.sha256(token.removeprefix("Bearer ").encode()).hexdigest()[:12]
+
+    def weight_of(self, tenant: str) -> float:
+        """Return the share weight of a tenant."""
+        return dict(self.weights).get(tenant, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Bounds of what waits in kvgate, per pool."""
+
+    # Half a thousand waiting requests are over a minute of work for a small pool: more would only wait in order to time out.
+    requests_max: int = 512
+    # 512 prompts of about 8k tokens: long prompts reach this bound before they reach the one above.
+    tokens_max: int = 4_000_000
+    # People leave a page that shows nothing for half a minute; it is also below the usual 60 s timeout of a load balancer.
+    wait_s_max: float = 30.0
+    # 512 bodies of 512 KiB. Bodies of waiting requests are held in memory, so this is memory that has to be there.
+    bytes_max: int = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How close to the brim replicas are filled."""
+
+    # A recomputed request in two hundred is not felt in latency; fewer costs more concurrency than it saves.
+    preemptions_per_1000: float = 5.0
+    # z is how many standard deviations above the expected peak the forecast is read; feedback moves it between these limits.
+    # Below 0.8 one forecast in five is exceeded by chance alone, which no error of ours can excuse.
+    z_min: float = 0.8
+    # At 3.5 chance exceeds two in ten thousand: above it, only concurrency is lost.
+    z_max: float = 3.5
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """How replicas are measured."""
+
+    # Gauges change once per engine step (10 to 100 ms), and our own admissions bridge the gap: twice a second corrects the forecast
+    # before an error grows, without the engine's front end noticing.
+    interval_s: float = 0.5
+    # A long prefill step can hold up /metrics for more than a second; two scrapes of patience.
+    timeout_s: float = 2.0
+    # Ten intervals without an answer are no accident: from then on the measurement counts as unknown.
+    stale_s: float = 5.0
+    # Every 60th scrape (30 s) asks anew who answers: a rolling restart behind one URL shows within that time.
+    probe_every: int = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The path to a replica and back."""
+
+    # A TCP connect within a data centre takes a millisecond; five seconds span two lost SYNs.
+    connect_s: float = 5.0
+    # Two further replicas: when three refuse, the fault is hardly theirs, and each try delays the client.
+    reroutes_max: int = 2
+    # Load balancers need some seconds to see that /ready turned 503; until then requests still come.
+    drain_accept_s: float = 10.0
+    # A long answer's worth, counted from the end of drain_accept. Kubernetes must allow the sum (deploy/README.md).
+    grace_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one process holds at most."""
+
+    # A 1M-token prompt is about 4 MiB of text; the rest is room for images sent inline.
+    body_bytes_max: int = 64 * MIB
+    # A prompt of 1k tokens takes about 1 ms: a quarter of a second's work. Beyond it a bound from the byte length must do.
+    tokenizer_backlog_max: int = 256
+    # Under two seconds of work: two threads tokenize about 5 MB of new text a second.
+    tokenizer_backlog_bytes_max: int = 8 * MIB
+    # Open client connections. Each costs a file descriptor here and one more upstream; the usual soft limit is 1024 to 65536.
+    connections_max: int = 4096
+    # Requests at a time to each replica while a fault inside kvgate keeps the forecast out: a modest max_num_seqs.
+    static_cap_per_replica: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything an operator decides."""
+
+    mode: Mode = Mode.ENFORCE
+    replicas: tuple[ReplicaPolicy, ...] = ()
+    classes: tuple[TrafficClass, ...] = (DEFAULT_CLASS,)  # the first match rules; the last one matches everything
+    tenants: Tenants = field(default_factory=Tenants)
+    queue: Queue = field(default_factory=Queue)
+    budget: Budget = field(default_factory=Budget)
+    scrape: Scrape = field(default_factory=Scrape)
+    relay: Relay = field(default_factory=Relay)
+    limits: Limits = field(default_factory=Limits)
+    tokenizer: str | None = None  # a folder or a model name; None: as the replica's /v1/models tells
+    error_detail: ErrorDetail = ErrorDetail.FULL
+
+    def class_of(self, *, path: str, model: str | None, headers: Mapping[str, str]) -> TrafficClass:
+        """Return the first class that covers the request. ``headers`` has lower-case names."""
+        for traffic_class in self.classes:
+            if traffic_class.match.covers(path=path, model=model, headers=headers):
+                return traffic_class
+        raise AssertionError("the last class matches everything")
+
+    def __post_init__(self) -> None:
+        """Hold the invariant that ``class_of`` relies on."""
+        assert self.classes, "a policy has at least the default class"
+        assert self.classes[-1].match.everything, self.classes[-1]
