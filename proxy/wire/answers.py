@@ -1,0 +1,184 @@
+"""Outcome to HTTP: the only place that turns a refusal into a status, headers and a body.
+
+Which status, and whether to come back (SDKs retry 408, 409, 429 and 5xx on their own, so a careless status triples the load):
+
+    never_fits                      400  no retry; the context limit in the engine's own words, with ``context_length_exceeded``
+    queue_*, displaced, tenant_*    429  Retry-After, retry-after-ms
+    no_replica, draining            503  Retry-After from health checks; 404 for a model nobody serves (gate ``model``)
+    upstream_failed                 502  retry while the retry budget has tokens; 504 on time-out (gate ``upstream.timeout``): no retry
+    internal                        500  no retry
+    cut_off                         an error event in the stream, which is all that can still be said
+
+Formula of the wait told to clients: estimate + jitter × max(estimate ÷ 4, 0.25 s). Jitter only adds, because an earlier return is
+refused again; it spreads a crowd that was refused at once. Several SDKs obey at most 60 s, so a longer estimate tells 59 s and "do
+not retry", with the true value in the body. It fails where clients ignore both headers and come back at their own pace.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+
+from proxy.core.outcome import Outcome, Refusal
+
+RETRY_AFTER_S_MAX = 59  # SDKs that cap at 60 s compare in different ways; 59 is below either way
+RETRY_AFTER_S_MIN = 0.1  # the OpenAI SDK takes 0 for "no advice" and returns at its own pace
+JITTER_SHARE = 0.25
+JITTER_S_MIN = 0.25
+
+GATE_CONTEXT = "context"
+GATE_MODEL = "model"
+GATE_UPSTREAM_TIMEOUT = "upstream.timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole response: status, header pairs (names in lower case) and body."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of the table: ``status`` is None where no response can be made any more."""
+
+    status: int | None
+    type: str
+    brief: str
+
+
+def _row(refusal: Refusal) -> _Row:  # noqa: C901  one case per outcome, flat, is the point
+    """Return the table's line for an outcome."""
+    match refusal.outcome:
+        case Outcome.NEVER_FITS:
+            return _Row(400, "invalid_request_error", "The request is larger than any replica can hold. Send a shorter prompt.")
+        case Outcome.QUEUE_TIMEOUT | Outcome.QUEUE_FULL | Outcome.DISPLACED:
+            return _Row(429, "rate_limit_error", "The service is at capacity. Retry after the time given in Retry-After.")
+        case Outcome.TENANT_RATE | Outcome.TENANT_SHARE:
+            return _Row(
+                429, "rate_limit_error", "Your share of the service is used up. Retry after the time given in Retry-After."
+            )
+        case Outcome.NO_REPLICA if refusal.gate == GATE_MODEL:
+            return _Row(404, "invalid_request_error", refusal.message)  # it repeats the client's own word
+        case Outcome.NO_REPLICA:
+            return _Row(503, "server_error", "No replica can be reached at present.")
+        case Outcome.DRAINING:
+            return _Row(503, "server_error", "This proxy is shutting down. Send the request again.")
+        case Outcome.UPSTREAM_FAILED if refusal.gate == GATE_UPSTREAM_TIMEOUT:
+            return _Row(504, "server_error", "The replica did not answer in time.")
+        case Outcome.UPSTREAM_FAILED:
+            return _Row(502, "server_error", "The replica failed before it answered.")
+        case Outcome.CUT_OFF:
+            return _Row(None, "server_error", "The replica failed in the middle of its answer.")
+        case Outcome.INTERNAL:
+            return _Row(500, "server_error", "The proxy failed.")
+        case Outcome.COMPLETED | Outcome.CANCELLED:
+            raise ValueError(f"{refusal.outcome}: there is nobody to tell, or the replica's own answer stands")
+        case _ as unknown:
+            assert_never(unknown)
+
+
+def answer(refusal: Refusal, *, jitter: float, brief: bool, retry_budget: bool = True) -> Answer:
+    """Return the response to a request that is not forwarded.
+
+    ``jitter`` is drawn by the caller from [0, 1); ``brief`` hides what is decided on from outside clients; ``retry_budget`` says
+    whether clients may be told to retry a failed replica. Raises ValueError for outcomes that have no response of ours.
+    """
+    row = _row(refusal)
+    if row.status is None:
+        raise ValueError(f"{refusal.outcome}: the response has begun; use stream_error_event")
+    body = msgspec.json.encode({"error": _error(refusal, row, brief=brief)})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-kvgate-outcome", refusal.outcome.encode()),
+        *_retry_headers(refusal, row.status, jitter=jitter, retry_budget=retry_budget),
+    ]
+    return Answer(row.status, tuple(headers), body)
+
+
+def stream_error_event(refusal: Refusal, *, brief: bool) -> bytes:
+    """Return what ends a stream that cannot be finished: an error event and ``[DONE]``, as vLLM does it."""
+    return b"data: " + msgspec.json.encode({"error": _error(refusal, _row(refusal), brief=brief)}) + b"\n\ndata: [DONE]\n\n"
+
+
+def context_overflow(prompt_tokens: int, context_tokens_max: int, *, exact: bool) -> Refusal:
+    """Return the refusal of a prompt that leaves no room for one output token, worded as vLLM 0.32 words it.
+
+    ``prompt_tokens`` is at least ``context_tokens_max``; not ``exact`` means it is a lower bound.
+    """
+    if prompt_tokens == context_tokens_max and exact:
+        message = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
+    else:
+        message = (
+            f"This model's maximum context length is {context_tokens_max} tokens. However, your prompt contains "
+            f"{'' if exact else 'at least '}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
+            f"Please reduce the length of the input prompt. (parameter=input_tokens, value={prompt_tokens})"
+        )
+    return Refusal(Outcome.NEVER_FITS, GATE_CONTEXT, message, measured=prompt_tokens, limit=context_tokens_max, unit="tokens")
+
+
+def model_not_found(model: str) -> Refusal:
+    """Return the refusal of a model that no replica serves, worded as vLLM words it."""
+    return Refusal(Outcome.NO_REPLICA, GATE_MODEL, f"The model `{model}` does not exist.")
+
+
+def _error(refusal: Refusal, row: _Row, *, brief: bool) -> dict[str, object]:
+    """Return OpenAI's error object, with the decision in further fields."""
+    context = refusal.outcome is Outcome.NEVER_FITS and refusal.gate == GATE_CONTEXT
+    code, param = refusal.outcome.value, None
+    if context:
+        code, param = "context_length_exceeded", "messages"  # what LangChain and LiteLLM look for
+    elif refusal.gate == GATE_MODEL:
+        code, param = "model_not_found", "model"
+    hidden = brief and not context  # the engine tells the same numbers to anybody
+    error: dict[str, object] = {
+        "message": row.brief if hidden else refusal.message,
+        "type": row.type,
+        "param": param,
+        "code": code,
+    }
+    if not brief:
+        error["gate"] = refusal.gate
+        error["measured"] = _number(refusal.measured)
+        error["limit"] = _number(refusal.limit)
+        error["unit"] = refusal.unit or None
+        error["policy_key"] = refusal.policy_key
+        error["queue_position"] = refusal.queue_position
+    error["retry_after_s"] = _number(refusal.retry_after_s)  # advice to the client, and beyond 59 s said nowhere else
+    return error
+
+
+def _number(value: float | None) -> float | int | None:
+    """Return a number as people write it: whole where it is whole, else to a thousandth; None where there is none."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else round(value, 3)
+
+
+def _retry_headers(refusal: Refusal, status: int, *, jitter: float, retry_budget: bool) -> list[tuple[bytes, bytes]]:
+    """Return the retry advice. A refusal without an estimate is one that no retry can help."""
+    if not 0.0 <= jitter < 1.0:
+        raise ValueError(f"jitter {jitter} is outside [0, 1)")
+    if status in {400, 404, 500, 504}:
+        return [(b"x-should-retry", b"false")]
+    if status == 502:
+        return [(b"x-should-retry", b"true" if retry_budget else b"false")]
+    estimate_s = refusal.retry_after_s
+    if estimate_s is None or math.isnan(estimate_s):
+        return [(b"x-should-retry", b"false")]
+    wait_s = min(float(RETRY_AFTER_S_MAX), _jittered(estimate_s, jitter))
+    return [
+        (b"retry-after", b"%d" % math.ceil(wait_s)),
+        (b"retry-after-ms", b"%d" % math.ceil(wait_s * 1000)),
+        (b"x-should-retry", b"false" if estimate_s > RETRY_AFTER_S_MAX else b"true"),
+    ]
+
+
+def _jittered(estimate_s: float, jitter: float) -> float:
+    """Return the wait to tell: never below the estimate."""
+    estimate_s = max(RETRY_AFTER_S_MIN, estimate_s)
+    return estimate_s + jitter * max(JITTER_SHARE * estimate_s, JITTER_S_MIN)
