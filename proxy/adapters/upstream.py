@@ -1,0 +1,249 @@
+"""The client side of the relay: HTTP/1.1 to the replicas over a small pool of kept-alive connections per base URL.
+
+A connection is reused last in, first out, so that few stay warm and the rest age; an idle one is closed after ``idle_s_max``, before
+the engine's own 5 s, and at once when the engine closes it. A request that meets an engine closing an idle connection at that moment
+is sent once more on a fresh connection: no byte of an answer had come. Nothing else is ever sent twice.
+
+Fails: UpstreamError of kind ``connect`` (no connection within ``connect_s_max``, or none free of ``connections_max``), ``timeout``
+(no head, or a silent stream), ``reset`` (connection lost), ``protocol`` (not HTTP, or a request that cannot be written).
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from proxy.adapters.upstream_connection import Connection
+from proxy.adapters.upstream_exchange import Exchange
+from proxy.ports import Headers, UpstreamError
+from proxy.wire.http_fields import FieldError, Origin, encode_request_head, parse_base_url
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamLimits:
+    """Bounds in seconds and connections; None is unlimited.
+
+    ``head_s_max`` is unlimited because an engine answers a whole generation at once when it does not stream. ``read_idle_s_max`` counts
+    between bytes of a body while the client keeps up.
+    """
+
+    connections_max: int | None = None  # per base URL
+    connect_s_max: float = 5.0
+    head_s_max: float | None = None
+    read_idle_s_max: float | None = 600.0
+    idle_s_max: float = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s
+
+
+class _OriginPool:
+    """Connections to one origin."""
+
+    def __init__(self, origin: Origin, limits: UpstreamLimits, tls: ssl.SSLContext | None) -> None:
+        self._origin = origin
+        self._limits = limits
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Connection] = set()
+        self._connecting = 0
+        self._idle: deque[Connection] = deque()  # the longest idle first
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self.closed = False
+        self.all_closed = asyncio.Event()
+
+    @property
+    def open_count(self) -> int:
+        """Connections open or being opened."""
+        return len(self._connections) + self._connecting
+
+    @property
+    def idle_count(self) -> int:
+        """Connections that wait for a request."""
+        return sum(connection.usable for connection in self._idle)
+
+    async def open(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> Exchange:
+        """Send a request and wait for its response head. Raises UpstreamError."""
+        try:
+            head = encode_request_head(self._origin, method, target, headers, len(body))
+        except FieldError as exc:
+            raise UpstreamError("protocol", f"request cannot be sent: {exc}") from exc
+        connection = self._take_idle() or await self._connect()
+        try:
+            return await self._exchange(connection, method, head, body)
+        except UpstreamError as exc:
+            if not exc.reused:
+                raise
+        return await self._exchange(await self._connect(), method, head, body)
+
+    async def _exchange(self, connection: Connection, method: bytes, head: bytes, body: bytes) -> Exchange:
+        exchange = Exchange(connection, head_only=method == b"HEAD", on_finished=self._take_back)
+        try:
+            await exchange.request(head, body, self._limits.head_s_max)
+        except BaseException:  # a cancelled wait too must close the connection, so that the engine stops
+            exchange.close()
+            raise
+        if self._limits.read_idle_s_max is not None:
+            exchange.watch_idle(self._limits.read_idle_s_max)
+        return exchange
+
+    def _take_idle(self) -> Connection | None:
+        oldest_s = self._loop.time() - self._limits.idle_s_max
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since_s > oldest_s:
+                return connection
+            connection.abort()
+        return None
+
+    def _take_back(self, connection: Connection) -> None:
+        if self.closed:
+            connection.abort()
+            return
+        connection.idle_since_s = self._loop.time()
+        self._idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(self._limits.idle_s_max, self._sweep)
+        self._wake_one()
+
+    def _sweep(self) -> None:
+        self._sweep_timer = None
+        oldest_s = self._loop.time() - self._limits.idle_s_max
+        idle = self._idle
+        while idle and (not idle[0].usable or idle[0].idle_since_s <= oldest_s):
+            idle.popleft().abort()
+        if idle:
+            self._sweep_timer = self._loop.call_at(idle[0].idle_since_s + self._limits.idle_s_max, self._sweep)
+
+    async def _connect(self) -> Connection:
+        """A fresh connection, or one that came back while this request waited for a place below ``connections_max``."""
+        origin, limits = self._origin, self._limits
+        try:
+            async with asyncio.timeout(limits.connect_s_max):
+                while limits.connections_max is not None and self.open_count >= limits.connections_max:
+                    await self._wait_for_place()
+                    if self.closed:
+                        raise UpstreamError("connect", f"{origin.host}:{origin.port}: the upstream client is closed")
+                    idle = self._take_idle()
+                    if idle is not None:
+                        return idle
+                return await self._connect_now()
+        except TimeoutError:
+            full = limits.connections_max is not None and self.open_count >= limits.connections_max
+            why = f"all connections_max={limits.connections_max} in use" if full else "no connection"
+            raise UpstreamError("connect", f"{origin.host}:{origin.port}: {why} for {limits.connect_s_max:g} s") from None
+        except OSError as exc:
+            raise UpstreamError("connect", f"{origin.host}:{origin.port}: {exc}") from exc
+
+    async def _connect_now(self) -> Connection:
+        connection = Connection(self._closed)
+        self._connecting += 1
+        try:
+            await self._loop.create_connection(lambda: connection, self._origin.host, self._origin.port, ssl=self._tls)
+        except BaseException:
+            connection.abort()
+            self._wake_one()
+            raise
+        finally:
+            self._connecting -= 1
+        if self.closed or not connection.usable:
+            connection.abort()
+            raise UpstreamError("connect", f"{self._origin.host}:{self._origin.port}: closed as soon as it was open")
+        self._connections.add(connection)
+        return connection
+
+    async def _wait_for_place(self) -> None:
+        place: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._wake_one()  # the place was ours already: pass it on
+            raise
+        finally:
+            if not place.done():
+                place.cancel()
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if self.closed and not self._connections:
+            self.all_closed.set()
+        self._wake_one()
+
+    def close(self) -> None:
+        """Close every connection; what is still being exchanged fails."""
+        self.closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if not self._connections:
+            self.all_closed.set()
+        for connection in list(self._connections):
+            connection.abort()
+        while self._waiting:
+            self._wake_one()
+
+
+class HttpUpstream:
+    """Implements ``ports.Upstream``. ``tls`` maps a base URL to the context its https connections use; others get the default one.
+
+    ``repr`` shows, per origin, how many connections are open and how many of them idle.
+    """
+
+    def __init__(self, limits: UpstreamLimits | None = None, *, tls: Mapping[str, ssl.SSLContext] = MappingProxyType({})) -> None:
+        self._limits = limits or UpstreamLimits()
+        self._tls = tls
+        self._tls_default: ssl.SSLContext | None = None
+        self._pools: dict[str, _OriginPool] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        pools = ", ".join(f"{url} open={pool.open_count} idle={pool.idle_count}" for url, pool in sorted(self._pools.items()))
+        return f"<HttpUpstream {pools or 'no origins'}>"
+
+    async def open(self, base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes) -> Exchange:
+        """Send a request and wait for the response head. Raises UpstreamError. Cancelling it closes the connection."""
+        pool = self._pools.get(base_url) or self._add_pool(base_url)
+        return await pool.open(method, target, headers, body)
+
+    def forget(self, base_url: str) -> None:
+        """Drop a replica that is gone for good: its connections are closed, and a later ``open`` starts anew."""
+        pool = self._pools.pop(base_url, None)
+        if pool is not None:
+            pool.close()
+
+    async def aclose(self) -> None:
+        """Close every connection; unfinished responses fail, and ``open`` is refused from now on."""
+        self._closed = True
+        for pool in self._pools.values():
+            pool.close()
+        for pool in self._pools.values():
+            await pool.all_closed.wait()
+
+    def _add_pool(self, base_url: str) -> _OriginPool:
+        if self._closed:
+            raise UpstreamError("connect", "the upstream client is closed")
+        try:
+            origin = parse_base_url(base_url)
+        except FieldError as exc:
+            raise UpstreamError("connect", str(exc)) from exc
+        pool = self._pools[base_url] = _OriginPool(origin, self._limits, self._tls_for(base_url, origin))
+        return pool
+
+    def _tls_for(self, base_url: str, origin: Origin) -> ssl.SSLContext | None:
+        if origin.scheme != "https":
+            return None
+        chosen = self._tls.get(base_url)
+        if chosen is None:
+            chosen = self._tls_default = self._tls_default or ssl.create_default_context()
+        return chosen

@@ -1,0 +1,136 @@
+"""Real TCP peers for the relay's tests: a scripted upstream that can hang, lie or die at any step, a raw client, an ASGI server."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import uvicorn
+
+
+class Peer:
+    """One accepted connection, seen from the upstream's side."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.gone = asyncio.Event()  # set by until_gone
+
+    async def request(self) -> tuple[bytes, bytes]:
+        """Head (with its empty line) and body of the next request. IncompleteReadError when there is none."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = 0
+        for line in head.split(b"\r\n"):
+            if line.startswith(b"content-length: "):
+                length = int(line[16:])
+        return head, await self.reader.readexactly(length)
+
+    async def send(self, data: bytes) -> None:
+        """Write and wait until the kernel has taken it."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def until_gone(self) -> None:
+        """Wait until the other side has closed or reset the connection."""
+        with suppress(ConnectionError):
+            while await self.reader.read(65536):
+                pass
+        self.gone.set()
+
+    def reset(self) -> None:
+        """Close with RST."""
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        self.writer.transport.abort()
+
+
+Script = Callable[[Peer], Awaitable[None]]
+
+
+class ScriptedUpstream:
+    """Runs ``script`` on every connection and closes it when the script returns."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.peers: list[Peer] = []
+        self.url = ""
+        self.port = 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        self.peers.append(peer)
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                await self._script(peer)
+        finally:
+            writer.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, script: Script, **options: Any) -> "AsyncIterator[ScriptedUpstream]":
+        """Listen on a free port. ``options`` go to asyncio.start_server (``ssl``)."""
+        self = cls(script)
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, **options)
+        self.port = server.sockets[0].getsockname()[1]
+        self.url = f"{'https' if 'ssl' in options else 'http'}://127.0.0.1:{self.port}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for peer in self.peers:
+                peer.writer.transport.abort()
+            await server.wait_closed()
+
+
+def dechunk(body: bytes) -> tuple[bytes, bool]:
+    """A chunked body's content, and whether its last chunk was there."""
+    content = b""
+    while body:
+        size_text, _, rest = body.partition(b"\r\n")
+        size = int(size_text, 16)
+        if size == 0:
+            return content, rest == b"\r\n"
+        content += rest[:size]
+        if len(rest) < size + 2:
+            return content, False
+        body = rest[size + 2 :]
+    return content, False
+
+
+@asynccontextmanager
+async def asgi_server(app: Any) -> AsyncIterator[int]:
+    """Serve ``app`` with uvicorn (httptools) on this loop; yields the port."""
+    config = uvicorn.Config(
+        app, http="httptools", lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False
+    )
+    server = uvicorn.Server(config)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(512)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[listener])
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.force_exit = True
+        await server.shutdown(sockets=[listener])
+        listener.close()
+
+
+async def post(
+    port: int, body: bytes = b"{}", *, path: bytes = b"/v1/chat/completions"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a POST over a connection of its own, which the server closes after the response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (path, len(body), body))
+    return reader, writer
+
+
+async def read_response(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
+    """Head and body bytes as they stand on the wire, up to the close."""
+    try:
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return head, body
