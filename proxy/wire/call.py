@@ -14,7 +14,10 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """What a chat template is rendered from. Message and tool objects are as the client sent them, parsed JSON."""
+    """What a chat template is rendered from. Message and tool objects are as the client sent them, parsed JSON.
+
+    ``template_kwargs`` are the client's ``chat_template_kwargs`` with ``reasoning_effort`` and what follows from it laid over them.
+    """
 
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] | None = None
@@ -43,6 +46,7 @@ class Call:
     output_tokens_max: int | None = None
     prompts: tuple[str | tuple[int, ...], ...] = ()
     prompt_embeds: bool = False
+    embeds_bytes: tuple[int, ...] = ()  # base64 length of each embedded prompt; the engine puts these before ``prompts``
     add_special_tokens: bool = True  # completions
     truncate_prompt_tokens: int | None = None
     chat: ChatPrompt | None = None
