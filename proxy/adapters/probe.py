@@ -1,0 +1,220 @@
+"""Finds out what a replica is: bounded control requests, and the capability probe of reference vllm.md §10.3.
+
+Order: /health, /version, /v1/models, /metrics (whole, filtered, then over several fresh connections), /server_info.
+/v1/models decides whether this is a server at all; everything else may be absent and then stays None, with a warning where it costs
+the operator something. Never raises anything but ReplicaUnreachableError.
+
+Filtered scrapes: vLLM answers ``/metrics/?name[]=…`` (with the slash) with the named series only, at about a ninth of the server CPU of
+a whole exposition. It is used when it shows exactly what the whole one showed; with several API server processes it does not.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from proxy.core.epoch import EpochJudge, Verdict
+from proxy.core.replica import ReplicaFacts
+from proxy.ports import Clock, ReplicaUnreachableError
+from proxy.wire.vllm_facts import ModelList, Seen, ServerInfo, assemble
+from proxy.wire.vllm_metrics import SAMPLE_NAMES, Scrape, looks_like_exposition, read_scrape
+
+BODY_BYTES_MAX = 8_000_000  # a 0.32 exposition is 50 KB and 30 KB more per further engine
+FRESH_CONNECTIONS = 6  # two engines evenly balanced go unseen once in 32 probes; the scraper keeps looking
+METRICS_WHOLE = "/metrics"
+METRICS_FILTERED = "/metrics/?" + "&".join(f"name[]={quote(name)}" for name in SAMPLE_NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. ``first_byte_s`` is the injected clock when its head came."""
+
+    url: str
+    status: int
+    content_type: str
+    body: bytes
+    first_byte_s: float
+
+    def told(self) -> str:
+        """What was got, for an error message."""
+        start = self.body[:80].decode("utf-8", "replace").strip()
+        return f"{self.url} answered {self.status} {self.content_type or 'without content type'}: {start!r}"
+
+    def json(self) -> Any:
+        """The body parsed, or None when the status is not 200 or it is not JSON."""
+        if self.status != 200:
+            return None
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+
+class ControlHttp:
+    """GET requests to one replica, bounded in time and size. A path prefix in ``base_url`` is kept."""
+
+    def __init__(
+        self,
+        base_url: str,
+        clock: Clock,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.has_key = any(name.lower() == "authorization" for name in headers)
+        self.timeout_s = timeout_s
+        self._clock = clock
+        # Compression would cost the engine's API server more than the network gives back.
+        sent = {**headers, "accept": "text/plain, application/json;q=0.9, */*;q=0.1", "accept-encoding": "identity"}
+        # uvicorn closes idle connections after 5 s: ours must give up earlier.
+        kept = httpx.Limits(max_connections=4, max_keepalive_connections=1, keepalive_expiry=3.0)
+        fresh = httpx.Limits(max_connections=4, max_keepalive_connections=0)
+        self._kept = httpx.AsyncClient(headers=sent, timeout=timeout_s, limits=kept, transport=transport, trust_env=False)
+        self._fresh = httpx.AsyncClient(
+            headers={**sent, "connection": "close"}, timeout=timeout_s, limits=fresh, transport=transport, trust_env=False
+        )
+
+    async def get(self, path: str, *, fresh: bool = False) -> Answer:
+        """The answer to ``path``, over a connection of its own when ``fresh``. Raises ReplicaUnreachableError."""
+        url = self.base_url + path
+        shown = url.partition("?")[0]
+        if not url.startswith(("http://", "https://")):
+            raise ReplicaUnreachableError(
+                f"{shown}: a replica's URL must begin with http:// or https://; correct it in the policy."
+            )
+        # A balancer's session cookie would make every connection reach the same engine.
+        self._fresh.cookies.clear()
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                if not fresh:
+                    # A kept connection that the server has just closed says nothing about the replica.
+                    with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                        return await self._read(self._kept, url)
+                return await self._read(self._fresh, url)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise ReplicaUnreachableError(
+                f"{shown}: no complete answer within {self.timeout_s:g} s. The server may be starting, overloaded or cut off:"
+                " check its log and the network between."
+            ) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ReplicaUnreachableError(
+                f"{shown}: {type(error).__name__}: {error or 'no detail'}. Check that vLLM is running there and that scheme, host and"
+                " port are right."
+            ) from error
+
+    async def _read(self, client: httpx.AsyncClient, url: str) -> Answer:
+        async with client.stream("GET", url) as response:
+            first_byte_s = self._clock.now_s()
+            body = bytearray()
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise ReplicaUnreachableError(
+                        f"{url.partition('?')[0]}: the answer exceeds {BODY_BYTES_MAX:,} bytes and was dropped. Check that the URL is"
+                        " a vLLM server's."
+                    )
+            kind = response.headers.get("content-type", "")
+            return Answer(url.partition("?")[0], response.status_code, kind, bytes(body), first_byte_s)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._kept.aclose()
+        await self._fresh.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a probe hands to the feed: the facts, the path to scrape (None: there are no metrics), and whether the engine restarted."""
+
+    facts: ReplicaFacts
+    scrape_path: str | None
+    new_epoch: bool
+
+
+async def probe_replica(http: ControlHttp, judge: EpochJudge, *, kv_blocks: int | None) -> Probed:
+    """Probe once; ``judge`` sees every scrape made. ``kv_blocks`` is the configured pool size, counted like num_gpu_blocks."""
+    health = await http.get("/health")
+    if health.status >= 500:
+        raise ReplicaUnreachableError(
+            f"{health.told()}. The engine is dead or still starting: see vLLM's log. kvgate keeps probing."
+        )
+    version = (await http.get("/version")).json()
+    models = _read_models(await http.get("/v1/models"), http.has_key)
+    metrics = await http.get(METRICS_WHOLE)
+    usable = metrics.status == 200 and looks_like_exposition(metrics.body)
+    whole = read_scrape(metrics.body if usable else b"")
+    scrape_path = await _choose_path(http, whole) if usable else None
+    scrapes = [whole]
+    for _ in range(FRESH_CONNECTIONS if scrape_path else 0):
+        answer = await http.get(scrape_path or METRICS_WHOLE, fresh=True)
+        scrapes.append(read_scrape(answer.body if answer.status == 200 else b""))
+    new_epoch = _judge_burst(judge, scrapes)
+    server = await _ask_server_info(http)
+    facts = assemble(
+        Seen(
+            url=http.base_url,
+            version=version["version"] if isinstance(version, dict) and isinstance(version.get("version"), str) else None,
+            models=models,
+            server=server,
+            metrics_text=metrics.body if usable else b"",
+            metrics_fault=None if usable else metrics.told(),
+            scrape=whole,
+            several=judge.several,
+            kv_blocks=kv_blocks,
+        )
+    )
+    return Probed(facts, scrape_path, new_epoch)
+
+
+async def _ask_server_info(http: ControlHttp) -> ServerInfo:
+    """Only servers in development mode have it, and the first time it takes vLLM seconds: going without costs little."""
+    try:
+        return ServerInfo.read((await http.get("/server_info?config_format=json")).json())
+    except ReplicaUnreachableError:
+        return ServerInfo()
+
+
+def _judge_burst(judge: EpochJudge, scrapes: list[Scrape]) -> bool:
+    """Whether a new epoch was seen. No engine restarts within a burst, so two start times in it are two engines."""
+    verdicts = [
+        judge.observe(fresh_connection=i > 0, started_s=scrape.started_s, counters=scrape.counters())
+        for i, scrape in enumerate(scrapes)
+    ]
+    if len({scrape.started_s for scrape in scrapes if scrape.started_s is not None}) > 1:
+        judge.declare_several()
+    return not judge.several and Verdict.NEW_EPOCH in verdicts
+
+
+async def _choose_path(http: ControlHttp, whole: Scrape) -> str:
+    answer = await http.get(METRICS_FILTERED)
+    return METRICS_FILTERED if answer.status == 200 and _shape(read_scrape(answer.body)) == _shape(whole) else METRICS_WHOLE
+
+
+def _shape(scrape: Scrape) -> object:
+    """Which values a scrape shows, whatever they are."""
+    return (
+        scrape.usage_metric,
+        scrape.started_s is None,
+        [(engine.engine, tuple(value is None for value in astuple(engine))) for engine in scrape.engines],
+    )
+
+
+def _read_models(answer: Answer, has_key: bool) -> ModelList:
+    if answer.status in {401, 403}:
+        cause = (
+            "the key sent is not accepted; check the variable named" if has_key else "name the variable that holds its API key"
+        )
+        raise ReplicaUnreachableError(f"{answer.url} answered {answer.status}: {cause} by the replica's policy key api_key_env.")
+    models = ModelList.read(answer.json())
+    if models is None:
+        raise ReplicaUnreachableError(
+            f"{answer.told()}, which is no list of models. Check that the URL is a vLLM OpenAI server's root (without /v1)."
+        )
+    return models

@@ -1,0 +1,163 @@
+"""What a probe's answers say, as ``ReplicaFacts`` with warnings. Reads parsed JSON and metrics text; fetches nothing.
+
+What is absent or of the wrong type is None. A configured pool size goes before the reported one, and the warning shows both.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.core.replica import ReplicaFacts
+from proxy.core.units import blocks_for_tokens
+from proxy.wire import report
+from proxy.wire.vllm_metrics import CacheConfig, Scrape, read_cache_config, usage_lookalikes, version_pair
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """``/v1/models``: names, base models before LoRA adapters, and the shortest context in tokens (adapters tell none)."""
+
+    names: tuple[str, ...]
+    context_tokens_max: int | None
+
+    @classmethod
+    def read(cls, listing: Any) -> "ModelList | None":
+        """None when ``listing`` is no list of models or an empty one."""
+        entries = listing.get("data") if isinstance(listing, dict) else None
+        if not isinstance(entries, list):
+            return None
+        cards = [card for card in entries if isinstance(card, dict) and isinstance(card.get("id"), str)]
+        cards.sort(key=lambda card: card.get("parent") is not None)
+        lengths = [length for card in cards if (length := _whole(card.get("max_model_len"))) is not None]
+        return cls(tuple(card["id"] for card in cards), min(lengths, default=None)) if cards else None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What ``/server_info`` of a server in development mode adds; elsewhere all None."""
+
+    sequences_max: int | None = None
+    engines: int | None = None
+    block_size: int | None = None
+    num_gpu_blocks: int | None = None
+    kv_cache_size_tokens: int | None = None
+    prefix_caching: bool | None = None
+
+    @classmethod
+    def read(cls, answer: Any) -> "ServerInfo":
+        """All None when ``answer`` is something else."""
+        config = answer.get("vllm_config") if isinstance(answer, dict) else None
+        if not isinstance(config, dict):
+            return cls()
+
+        def value(part: str, key: str) -> Any:
+            section = config.get(part)
+            return section.get(key) if isinstance(section, dict) else None
+
+        caching = value("cache_config", "enable_prefix_caching")
+        return cls(
+            sequences_max=_whole(value("scheduler_config", "max_num_seqs")),
+            engines=_whole(value("parallel_config", "data_parallel_size")),
+            block_size=_whole(value("cache_config", "block_size")),
+            num_gpu_blocks=_whole(value("cache_config", "num_gpu_blocks")),
+            kv_cache_size_tokens=_whole(value("cache_config", "kv_cache_size_tokens")),
+            prefix_caching=caching if isinstance(caching, bool) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything a probe gathered. ``metrics_text`` is empty, and ``metrics_fault`` says why, where ``/metrics`` was of no use."""
+
+    url: str
+    version: str | None
+    models: ModelList
+    server: ServerInfo
+    metrics_text: bytes
+    metrics_fault: str | None
+    scrape: Scrape
+    several: bool
+    kv_blocks: int | None
+
+
+def assemble(seen: Seen) -> ReplicaFacts:
+    """The facts, with warnings."""
+    cache = read_cache_config(seen.metrics_text)
+    sized = _merge(cache, seen.server)
+    engines = len(seen.scrape.engines) if seen.scrape.has_stats else seen.server.engines or 1
+    return ReplicaFacts(
+        url=seen.url,
+        models=seen.models.names,
+        context_tokens_max=seen.models.context_tokens_max,
+        block_size=sized.block_size,
+        kv_blocks_total=seen.kv_blocks or sized.num_gpu_blocks,
+        engines=engines,
+        version=seen.version,
+        usage_metric=seen.scrape.usage_metric,
+        log_stats=seen.scrape.has_stats,
+        prefix_caching=_prefix_caching(sized.prefix_caching, seen.version),
+        sequences_max=seen.server.sequences_max,
+        kv_cache_size_tokens=sized.kv_cache_size_tokens,
+        several_engines_behind=seen.several,
+        warnings=(
+            *_warn_metrics(seen, sized),
+            *_warn_sizes(seen, cache, sized, engines),
+            *_warn_server(seen),
+        ),
+    )
+
+
+def _merge(cache: CacheConfig | None, server: ServerInfo) -> CacheConfig:
+    """Metrics first; ``/server_info`` fills in what they lack."""
+    cache = cache or CacheConfig()
+    return CacheConfig(
+        block_size=cache.block_size or server.block_size,
+        num_gpu_blocks=cache.num_gpu_blocks or server.num_gpu_blocks,
+        kv_cache_size_tokens=cache.kv_cache_size_tokens or server.kv_cache_size_tokens,
+        prefix_caching=server.prefix_caching if cache.prefix_caching is None else cache.prefix_caching,
+    )
+
+
+def _prefix_caching(reported: bool | None, version: str | None) -> bool:
+    """Unreported it is vLLM's default: on since 0.8."""
+    pair = version_pair(version)
+    return reported if reported is not None else pair is None or pair >= (0, 8)
+
+
+def _warn_metrics(seen: Seen, sized: CacheConfig) -> list[str]:
+    size_known = bool(seen.kv_blocks or sized.num_gpu_blocks)
+    if seen.metrics_fault is not None:
+        return [report.warn_no_stats(size_known, f"no metrics ({seen.metrics_fault})")]
+    if not seen.scrape.has_stats:
+        return [report.warn_no_stats(size_known, "vllm:num_requests_running is not on /metrics (--disable-log-stats)")]
+    warnings = [] if seen.scrape.usage_metric else [report.warn_no_usage(usage_lookalikes(seen.metrics_text))]
+    if seen.scrape.lines_skipped:
+        warnings.append(f"{seen.scrape.lines_skipped} lines of /metrics could not be read and count as missing.")
+    return warnings
+
+
+def _warn_sizes(seen: Seen, cache: CacheConfig | None, sized: CacheConfig, engines: int) -> list[str]:
+    warnings = []
+    if seen.kv_blocks and sized.num_gpu_blocks and seen.kv_blocks != sized.num_gpu_blocks:
+        warnings.append(report.warn_blocks_differ(seen.kv_blocks, sized.num_gpu_blocks))
+    if seen.scrape.has_stats and not seen.kv_blocks and not sized.num_gpu_blocks:
+        missing = "vllm:cache_config_info tells no number of blocks" if cache else "vllm:cache_config_info is missing"
+        warnings.append(report.warn_no_blocks(missing))
+    if sized.num_gpu_blocks and sized.block_size and sized.kv_cache_size_tokens:
+        # vLLM: int(blocks ÷ blocks of one full-length request × context), so a context that ends inside a block lowers it.
+        expected = sized.num_gpu_blocks // engines * sized.block_size
+        context = seen.models.context_tokens_max
+        if context:
+            expected = expected * context // (blocks_for_tokens(context, sized.block_size) * sized.block_size)
+        if abs(sized.kv_cache_size_tokens - expected) > max(sized.block_size, expected // 50):
+            warnings.append(report.warn_odd_capacity(sized.kv_cache_size_tokens, expected))
+    return warnings
+
+
+def _warn_server(seen: Seen) -> list[str]:
+    pair = version_pair(seen.version)
+    warnings = [report.warn_old_version(seen.version)] if seen.version and pair and pair < (0, 10) else []
+    return [*warnings, report.warn_several()] if seen.several else warnings
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
