@@ -1,8 +1,139 @@
-"""The ``kvgate`` command."""
+"""The ``kvgate`` command: one module per word, loaded when the word is used, so that ``check`` does not wait for a web server.
 
-from collections.abc import Sequence
+Each module has ``add_arguments(parser)`` and ``run(arguments) -> exit code``. What the user got wrong is told in one line for each
+fault on stderr, with exit code 2.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+from proxy import __version__
+from proxy.config.faults import PolicyError, did_you_mean, quoted
+from proxy.config.settings import SettingsError
+
+USAGE_ERROR = 2
+
+
+class CommandModule(Protocol):
+    """What a command's module has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the flags."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it and return the exit code."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A word of the command line."""
+
+    summary: str
+    example: str
+    load: Callable[[], CommandModule]
+
+
+def _serve() -> CommandModule:
+    from proxy.cli import serve  # noqa: PLC0415
+
+    return serve
+
+
+def _check() -> CommandModule:
+    from proxy.cli import check  # noqa: PLC0415
+
+    return check
+
+
+def _demo() -> CommandModule:
+    from proxy import demo  # noqa: PLC0415
+
+    return demo
+
+
+def _mock_vllm() -> CommandModule:
+    from proxy.sim import mock_server  # noqa: PLC0415
+
+    return mock_server
+
+
+COMMANDS = {
+    "serve": Command(
+        "stand in front of vLLM and admit what fits",
+        "kvgate serve --replica http://10.0.0.5:8000 http://10.0.0.6:8000",
+        _serve,
+    ),
+    "check": Command("tell everything that is wrong with policy files", "kvgate check policy.yaml", _check),
+    "demo": Command("the same load without and with kvgate, on two mock replicas", "kvgate demo", _demo),
+    "mock-vllm": Command(
+        "serve vLLM's API from a model of its scheduler, without a GPU",
+        "kvgate mock-vllm --port 8000",
+        _mock_vllm,
+    ),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a usage error in one line instead of behind a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with 2."""
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def top_parser() -> argparse.ArgumentParser:
+    """Return the parser of what stands before the command's word."""
+    width = max(map(len, COMMANDS))
+    words = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    parser = _Parser(
+        prog="kvgate",
+        usage="kvgate COMMAND [flags]",
+        description="The admission proxy that keeps vLLM from preempting.",
+        epilog=f"commands (`kvgate COMMAND --help` tells more):\n{words}\n\nexample:\n  {COMMANDS['serve'].example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"kvgate {__version__}")
+    return parser
+
+
+def command_parser(name: str) -> tuple[argparse.ArgumentParser, CommandModule]:
+    """Return the parser of a command and its module."""
+    command = COMMANDS[name]
+    module = command.load()
+    parser = _Parser(
+        prog=f"kvgate {name}",
+        description=command.summary[0].upper() + command.summary[1:] + ".",
+        epilog=f"example:\n  {command.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    return parser, module
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
-    raise NotImplementedError(argv)
+    """Run a command line and return its exit code: 0 done, 1 done and found wanting, 2 asked wrongly, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0].startswith("-"):
+        parser = top_parser()
+        parser.parse_args(words)
+        parser.print_help(sys.stderr)
+        return USAGE_ERROR
+    if words[0] not in COMMANDS:
+        hint = did_you_mean(words[0], COMMANDS)
+        top_parser().error(f"no command {quoted(words[0])}{hint}; the commands are {', '.join(COMMANDS)}")
+    command, module = command_parser(words[0])
+    try:
+        return module.run(command.parse_args(words[1:]))
+    except (SettingsError, PolicyError) as error:
+        for line in str(error).splitlines():
+            print(f"kvgate {words[0]}: {line}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,90 @@
+"""The command line: help, one-line errors and exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from proxy import __version__
+from proxy.cli import COMMANDS, command_parser, main, top_parser
+
+
+def exit_of(argv: list[str]) -> int:
+    """Run a command line to its exit code, whichever way it leaves."""
+    try:
+        return main(argv)
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else -1
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of(["--version"]) == 0
+    assert capsys.readouterr().out == f"kvgate {__version__}\n"
+
+
+def test_help_lists_every_command_and_ends_with_an_example() -> None:
+    text = top_parser().format_help()
+    assert all(name in text for name in COMMANDS)
+    assert text.rstrip().splitlines()[-1].strip() == COMMANDS["serve"].example
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_ends_with_an_example_that_it_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of([name, "--help"]) == 0
+    last = capsys.readouterr().out.rstrip().splitlines()[-1].split()
+    assert last[:2] == ["kvgate", name]
+    command_parser(name)[0].parse_args(last[2:])
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (
+            ["srve"],
+            'kvgate: no command "srve" (did you mean "serve"?); the commands are serve, check, demo, mock-vllm; see kvgate --help',
+        ),
+        (["--vers"], "kvgate: unrecognized arguments: --vers; see kvgate --help"),
+        (["serve", "--prot", "1"], "kvgate serve: unrecognized arguments: --prot 1; see kvgate serve --help"),
+        (["serve", "--rep", "x"], "kvgate serve: unrecognized arguments: --rep x; see kvgate serve --help"),
+        (["serve", "--port"], "kvgate serve: argument --port: expected one argument; see kvgate serve --help"),
+        (["check"], "kvgate check: the following arguments are required: FILE; see kvgate check --help"),
+    ],
+)
+def test_what_was_asked_wrongly_is_told_in_one_line(argv: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of(argv) == 2
+    assert capsys.readouterr().err == line + "\n"
+
+
+def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of([]) == 2
+    assert "commands" in capsys.readouterr().err
+
+
+def test_settings_faults_come_one_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVGATE_KV_BLOCKS", "many")
+    assert exit_of(["serve", "--port", "x", "--workers", "2"]) == 2
+    starts = [line.split(";")[0] for line in capsys.readouterr().err.splitlines()]
+    assert starts == [
+        'kvgate serve: --port: got "x"',
+        'kvgate serve: KVGATE_KV_BLOCKS: got "many"',
+        "kvgate serve: --workers: got 2",
+    ]
+
+
+def test_check_tells_good_from_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("replicas: [http://a]\nclasses: [{name: a, match: {model: x}}]\n")
+    bad.write_text("mode: onn\nquee: {}\n")
+    assert exit_of(["check", str(good)]) == 0
+    assert capsys.readouterr().out == f"{good}: good: mode enforce, 1 replica, 2 classes\n"
+    assert exit_of(["check", str(good), str(bad)]) == 1
+    assert [line.split(": got")[0] for line in capsys.readouterr().err.splitlines()] == [f"{bad}:1:7: mode", f"{bad}:2:1: quee"]
+
+
+def test_check_for_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("mode: onn\n")
+    assert exit_of(["check", "--json", str(bad), str(tmp_path / "none.yaml")]) == 1
+    first, second = json.loads(capsys.readouterr().out)["files"]
+    assert (first["good"], first["faults"][0]["line"], first["faults"][0]["key"]) == (False, 1, "mode")
+    assert second["faults"][0]["got"] == "a file that cannot be opened (no such file or directory)"
