@@ -1,0 +1,299 @@
+"""Copies one request to a replica and its response back, and looks on.
+
+One send per read of the upstream socket, no task and no parsing per chunk beyond a byte search. One watcher per request waits for the
+client to leave and then cancels the copying in whatever phase it is (connecting, waiting for the head, mid-body, a slow reader), which
+closes the upstream connection at once, so that the engine frees the request's blocks. Nothing is read ahead of a slow client beyond
+the upstream client's bounded buffer.
+
+The relay neither retries nor builds error answers. How it ends is a closed list (``RelayEnd``), with what the caller must do:
+
+- ``completed``: nothing.
+- ``refused``: the status is one of ``refuse_statuses``; the client has seen nothing; send it elsewhere, or relay again without them.
+- ``failed_before_head``: the client has seen nothing; reroute or answer.
+- ``failed_midstream``: of an event stream the client got an error event and the end. Of any other body the client must not take the
+  part for the whole: return from the ASGI callable without another send, and the server drops the connection.
+- ``client_gone``: nothing; there is nobody to answer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any
+
+from proxy.ports import Clock, Headers, Upstream, UpstreamError, UpstreamResponse
+from proxy.wire.answer_usage import BodyTail, Usage
+from proxy.wire.sse import StreamObserver, UsageStripper
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+OPENAI_CUT_OFF = (
+    b'data: {"error":{"message":"The replica failed while it was answering; the text so far is incomplete. Send the request again.",'
+    b'"type":"upstream_failed","param":null,"code":"cut_off"}}\n\ndata: [DONE]\n\n'
+)
+
+
+class RelayEnd(StrEnum):
+    """How a relay ended."""
+
+    COMPLETED = "completed"
+    REFUSED = "refused"
+    CLIENT_GONE = "client_gone"
+    FAILED_BEFORE_HEAD = "failed_before_head"
+    FAILED_MIDSTREAM = "failed_midstream"
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRequest:
+    """What is sent: ``target`` is the raw path and query, ``body`` the whole body as it came."""
+
+    base_url: str
+    method: bytes
+    target: bytes
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RelayHooks:
+    """Called synchronously on the way; each must be cheap and must not raise.
+
+    ``on_head`` gets the status before the client does, ``on_first_byte`` is called at the first body byte, ``on_progress`` gets the
+    output tokens so far (over all choices) after each read of a stream that brought some.
+    """
+
+    on_head: Callable[[int], None] | None = None
+    on_first_byte: Callable[[], None] | None = None
+    on_progress: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayResult:
+    """What happened. Times are the injected clock's seconds, None where it did not happen.
+
+    ``started`` says whether the client saw a response head. ``bytes_sent`` counts body bytes. ``tokens_seen`` is an estimate until
+    ``usage`` is there. ``stream_done`` and ``stream_failed`` tell of ``[DONE]`` and an error event of the engine. ``first_token_s`` is
+    the first event with choices, and of a body that is no stream its first byte.
+    """
+
+    ended: RelayEnd
+    started: bool = False
+    status: int | None = None
+    bytes_sent: int = 0
+    error: UpstreamError | None = None
+    is_stream: bool = False
+    stream_done: bool = False
+    stream_failed: bool = False
+    usage: Usage | None = None
+    finish_reasons: tuple[str, ...] = ()
+    tokens_seen: int = 0
+    first_byte_s: float | None = None
+    first_token_s: float | None = None
+    last_byte_s: float | None = None
+
+
+class _ClientWatch:
+    """Cancels the task inside ``with`` when the client leaves, and swallows that one cancellation: ``gone`` tells.
+
+    Built like asyncio.timeout: a cancellation from outside is told apart by the task's count and passes through.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._receive = receive
+
+    def __enter__(self) -> "_ClientWatch":
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> bool:
+        self._watcher.cancel()
+        return self.gone and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+
+    def disarm(self) -> None:
+        """The last message is about to be handed over: that the client leaves after it is no news."""
+        self._watcher.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass  # the body was read by the caller
+        self.gone = True
+        self._task.cancel()
+
+
+class _Relay:
+    """State of one relay."""
+
+    def __init__(
+        self, send: Send, clock: Clock, hooks: RelayHooks, *, strip_usage: bool, extra_headers: Headers, cut_off: bytes
+    ) -> None:
+        self._send = send
+        self._clock = clock
+        self._hooks = hooks
+        self._strip_usage = strip_usage
+        self._extra_headers = extra_headers
+        self._cut_off = cut_off
+        self._status: int | None = None
+        self._started = False
+        self._bytes_sent = 0
+        self._error: UpstreamError | None = None
+        self._is_stream = False
+        self._stream: StreamObserver | None = None
+        self._body: BodyTail | None = None
+        self._stripper: UsageStripper | None = None
+        self._last_sent = b""
+        self._first_byte_s: float | None = None
+        self._first_token_s: float | None = None
+        self._last_byte_s: float | None = None
+
+    async def run(
+        self, upstream: Upstream, request: RelayRequest, watch: _ClientWatch, refuse_statuses: frozenset[int]
+    ) -> RelayEnd:
+        """Open, copy, close."""
+        try:
+            response = await upstream.open(request.base_url, request.method, request.target, request.headers, request.body)
+        except UpstreamError as exc:
+            self._error = exc
+            return RelayEnd.FAILED_BEFORE_HEAD
+        try:
+            self._status = response.status
+            if response.status in refuse_statuses:
+                return RelayEnd.REFUSED
+            await self._start(response)
+            try:
+                await self._copy(response)
+            except UpstreamError as exc:
+                self._error = exc
+                await self._end_cut_off(watch)
+                return RelayEnd.FAILED_MIDSTREAM
+        finally:
+            response.close()
+        watch.disarm()
+        tail = self._stripper.flush() if self._stripper is not None else b""
+        await self._send({"type": "http.response.body", "body": tail, "more_body": False})
+        self._bytes_sent += len(tail)
+        return RelayEnd.COMPLETED
+
+    async def _start(self, response: UpstreamResponse) -> None:
+        status, headers = response.status, response.headers
+        fields = dict(headers)
+        content_type = fields.get(b"content-type", b"").lower()
+        readable = fields.get(b"content-encoding", b"identity").lower() == b"identity"  # compressed bytes are copied unseen
+        self._is_stream = content_type.startswith(b"text/event-stream") and readable
+        if self._is_stream:
+            self._stream = StreamObserver()
+            self._stripper = UsageStripper() if self._strip_usage else None
+        elif status == 200 and content_type.startswith(b"application/json") and readable:
+            self._body = BodyTail()
+        if self._stripper is not None or status in (204, 304):  # uvicorn takes a 304's length for a body that must follow
+            headers = [field for field in headers if field[0] != b"content-length"]
+        if self._extra_headers:
+            headers = [*headers, *self._extra_headers]
+        if self._hooks.on_head is not None:
+            self._hooks.on_head(status)
+        self._started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _copy(self, response: UpstreamResponse) -> None:
+        read, send, now_s = response.read, self._send, self._clock.now_s
+        stream, body, stripper, on_progress = self._stream, self._body, self._stripper, self._hooks.on_progress
+        while data := await read():
+            self._last_byte_s = now_s()
+            if self._first_byte_s is None:
+                self._note_first_byte()
+            if stream is not None:
+                stream.feed(data)
+                if self._first_token_s is None and stream.first_content:
+                    self._first_token_s = self._last_byte_s
+                if on_progress is not None and stream.first_content:
+                    on_progress(stream.tokens_seen)
+                if stripper is not None:
+                    data = stripper.feed(data)
+                    if not data:
+                        continue
+            elif body is not None:
+                body.feed(data)
+            self._last_sent = data
+            self._bytes_sent += len(data)
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def _note_first_byte(self) -> None:
+        self._first_byte_s = self._last_byte_s
+        if not self._is_stream:
+            self._first_token_s = self._first_byte_s
+        if self._hooks.on_first_byte is not None:
+            self._hooks.on_first_byte()
+
+    async def _end_cut_off(self, watch: _ClientWatch) -> None:
+        """Tell the client of an event stream that it is cut off; leave any other response unfinished."""
+        if not self._is_stream:
+            return
+        tail = self._stripper.flush() if self._stripper is not None else b""
+        whole = (self._last_sent + tail).endswith((b"\n\n", b"\r\n\r\n")) or not self._bytes_sent + len(tail)
+        tail += (b"" if whole else b"\n\n") + self._cut_off  # half an event must not run into ours
+        watch.disarm()
+        await self._send({"type": "http.response.body", "body": tail, "more_body": False})
+        self._bytes_sent += len(tail)
+
+    def result(self, ended: RelayEnd) -> RelayResult:
+        """The state as a value."""
+        stream = self._stream
+        usage = stream.usage if stream is not None else None
+        if self._body is not None and ended is RelayEnd.COMPLETED:
+            usage = self._body.usage()
+        if stream is not None:
+            tokens_seen, reasons = stream.tokens_seen, stream.finish_reasons
+        else:
+            tokens_seen, reasons = (usage.completion_tokens, usage.finish_reasons) if usage is not None else (0, ())
+        return RelayResult(
+            ended=ended,
+            started=self._started,
+            status=self._status,
+            bytes_sent=self._bytes_sent,
+            error=self._error,
+            is_stream=self._is_stream,
+            stream_done=stream is not None and stream.done,
+            stream_failed=stream is not None and stream.failed,
+            usage=usage,
+            finish_reasons=reasons,
+            tokens_seen=tokens_seen,
+            first_byte_s=self._first_byte_s,
+            first_token_s=self._first_token_s,
+            last_byte_s=self._last_byte_s,
+        )
+
+
+async def relay(
+    receive: Receive,
+    send: Send,
+    upstream: Upstream,
+    request: RelayRequest,
+    *,
+    clock: Clock,
+    hooks: RelayHooks = RelayHooks(),
+    strip_usage: bool = False,
+    extra_headers: Headers | None = None,
+    refuse_statuses: frozenset[int] = frozenset(),
+    cut_off: bytes = OPENAI_CUT_OFF,
+) -> RelayResult:
+    """Relay one request whose body was already received; see the module for how it ends and what is then to be done.
+
+    ``strip_usage``: we asked the stream for usage and the client did not; the usage event is taken out. Send such a request without
+    ``accept-encoding``, for a compressed stream is copied as it is. ``extra_headers`` are added to the response head. ``cut_off`` holds
+    the events that end a cut-off stream, in the format of its route. A cancellation from outside passes through, with upstream closed.
+    """
+    state = _Relay(send, clock, hooks, strip_usage=strip_usage, extra_headers=extra_headers or [], cut_off=cut_off)
+    ended = RelayEnd.CLIENT_GONE
+    with _ClientWatch(receive) as watch:
+        try:
+            ended = await state.run(upstream, request, watch, refuse_statuses)
+        except OSError:  # what ASGI servers of spec 2.4 raise from send once the client has left
+            ended = RelayEnd.CLIENT_GONE
+    return state.result(ended)
