@@ -1,0 +1,101 @@
+"""The exact rung: render and tokenize as the engine will, with the model's own tokenizer and chat template.
+
+Runs in the pool's threads. Does not count media (their placeholders depend on the processor) and renders no template that a client
+brought along: the engine refuses those unless it was told to trust them, and a template is a program.
+"""
+
+from array import array
+
+from proxy.adapters.chat_messages import UnusualMessageError, developer_to_system, normalise_messages, normalise_tools
+from proxy.adapters.chat_template import ChatTemplateError
+from proxy.adapters.tokenizer_files import LoadedTokenizer
+from proxy.ports import PromptTooLongError
+from proxy.wire.call import Call, ChatPrompt
+
+
+class LocalCountError(Exception):
+    """The own tokenizer cannot do this call; the next rung may."""
+
+
+# What text from outside can raise in the tokenizer (lone surrogates), and ids out of range in packing.
+_ENCODE_ERRORS = (UnicodeError, TypeError, ValueError, OverflowError)
+
+
+def has_only_ids(call: Call) -> bool:
+    """Whether every prompt came as token ids, which need no tokenizer."""
+    return call.chat is None and not call.prompt_embeds and all(isinstance(prompt, tuple) for prompt in call.prompts)
+
+
+def pack_prompts(call: Call) -> list[bytes]:
+    """Packed 32-bit ids of a call that has only ids. Raises LocalCountError where they are out of range."""
+    return [_pack_ids(prompt) for prompt in call.prompts if isinstance(prompt, tuple)]
+
+
+def _pack_ids(ids: tuple[int, ...]) -> bytes:
+    try:
+        return array("I", ids).tobytes()
+    except _ENCODE_ERRORS as error:
+        raise LocalCountError(f"token ids out of range: {error}") from error
+
+
+class LocalCounter:
+    """Counts with one loaded tokenizer. Safe from several threads."""
+
+    def __init__(self, source: LoadedTokenizer) -> None:
+        self._source = source
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of segments remembered."""
+        return self._source.encoder.cache_bytes
+
+    def can_count(self, call: Call) -> bool:
+        """Whether an exact count is possible here at all."""
+        if call.prompt_embeds or call.media_items:
+            return False
+        if call.chat is None:
+            return True
+        brings_template = call.chat.chat_template is not None or call.chat.template_kwargs.get("chat_template") is not None
+        return self._source.chat_refusal is None and not brings_template
+
+    def encode(self, call: Call, context_tokens_max: int | None) -> list[bytes]:
+        """Packed 32-bit ids per prompt. Raises LocalCountError; PromptTooLongError when a text cannot fit the context whatever it says.
+
+        ``context_tokens_max`` None: do not look at the length (the engine will truncate).
+        """
+        try:
+            if call.chat is not None:
+                return [self._encode(self._render(call.chat), call.chat.add_special_tokens, context_tokens_max)]
+            return [
+                _pack_ids(prompt)
+                if isinstance(prompt, tuple)
+                else self._encode(prompt, call.add_special_tokens, context_tokens_max)
+                for prompt in call.prompts
+            ]
+        except (ChatTemplateError, UnusualMessageError, *_ENCODE_ERRORS) as error:
+            raise LocalCountError(f"{type(error).__name__}: {error}") from error
+
+    def _render(self, chat: ChatPrompt) -> str:
+        tools = normalise_tools(chat.tools)
+        template = self._source.template(tools is not None)
+        if template is None:
+            raise LocalCountError("there is no chat template")
+        # the engine drops null and "auto" of what a request gives, and lays the rest over the server's own arguments
+        given = {key: value for key, value in chat.template_kwargs.items() if value is not None and value != "auto"}
+        messages = normalise_messages(chat.messages, wants_parts=template.wants_parts)
+        if not template.knows_developer:
+            messages = developer_to_system(messages)
+        return template.render(
+            messages,
+            tools=tools,
+            documents=None if chat.documents is None else list(chat.documents),
+            kwargs={**self._source.template_kwargs, **given},
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+        )
+
+    def _encode(self, text: str, add_special_tokens: bool, context_tokens_max: int | None) -> bytes:
+        if context_tokens_max is not None and len(text) > context_tokens_max * self._source.token_chars_max:
+            # the engine's own rule: a text of that many characters is refused before it is tokenized
+            raise PromptTooLongError(-(-len(text) // self._source.token_chars_max), exact=False)
+        return self._source.encode(text, add_special_tokens=add_special_tokens)

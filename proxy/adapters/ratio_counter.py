@@ -1,0 +1,121 @@
+"""The last rung: tokens estimated from bytes, on the safe side.
+
+``tokens = ceil(1.2 × q × bytes) + 64 + 8 × messages + 1.2 × i × media items`` for a chat, ``ceil(1.2 × q × bytes) + 4`` for a
+completion. ``q`` is the 95th percentile of tokens per byte over the last 256 finished calls of the model and route, 0.5 (two bytes a
+token) until eight were seen; ``i`` the same for tokens per media item, 1024 at first. Fails high on short prompts by the constants,
+low on text unlike what was seen before (another script), which the factor covers only in part. Never zero.
+"""
+
+import math
+from collections import OrderedDict, deque
+
+from proxy.core.demand import PromptPart
+from proxy.wire.call import Call, CallKind
+from proxy.wire.lax import utf8_bytes
+
+SAFETY = 1.2
+QUANTILE = 0.95
+SAMPLES_MAX = 256
+SAMPLES_MIN = 8
+TOKENS_PER_BYTE_FIRST = 0.5
+TOKENS_PER_MEDIA_ITEM_FIRST = 1024.0
+# A row of hidden states in base64 is at least this long (512 dimensions of bfloat16); rows are tokens.
+TOKENS_PER_EMBEDS_BYTE_FIRST = 1 / 1366
+MESSAGE_TOKENS = 8
+TEMPLATE_TOKENS = 64
+COMPLETION_TOKENS = 4
+LEARNT_BYTES_MIN = 256  # in shorter prompts the template's own tokens dominate
+# Clients choose model names; what is remembered of them is bounded.
+KEYS_MAX = 512
+
+
+class _HighQuantile:
+    """The 95th percentile of the latest samples, ``first`` until there are enough."""
+
+    __slots__ = ("_first", "_samples", "_value")
+
+    def __init__(self, first: float) -> None:
+        self._first = first
+        self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
+        self._value: float | None = None
+
+    def add(self, sample: float) -> None:
+        self._samples.append(sample)
+        self._value = None
+
+    def value(self) -> float:
+        if len(self._samples) < SAMPLES_MIN:
+            return self._first
+        if self._value is None:
+            ordered = sorted(self._samples)
+            self._value = ordered[min(len(ordered) - 1, math.ceil(QUANTILE * len(ordered)) - 1)]
+        return self._value
+
+
+_FIRST = {"text": TOKENS_PER_BYTE_FIRST, "media": TOKENS_PER_MEDIA_ITEM_FIRST, "embeds": TOKENS_PER_EMBEDS_BYTE_FIRST}
+
+
+class RatioCounter:
+    """Learns per model and route. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self._quantiles: OrderedDict[tuple[str | None, CallKind, str], _HighQuantile] = OrderedDict()
+
+    def estimate(self, call: Call, context_tokens_max: int | None) -> tuple[PromptPart, ...]:
+        """One part per prompt, each at least one token and at most the context (beyond it the engine refuses)."""
+        if call.chat is not None:
+            sizes = [self._chat(call)]
+        else:
+            embeds = self._rate(call, "embeds")
+            sizes = [SAFETY * embeds * size for size in call.embeds_bytes]
+            sizes += [self._prompt(call, prompt) for prompt in call.prompts]
+        limit = math.inf if context_tokens_max is None else max(1, context_tokens_max)
+        return tuple(PromptPart(int(min(max(1, math.ceil(size)), limit))) for size in sizes) or (PromptPart(1),)
+
+    def learn(self, call: Call, prompt_tokens: int) -> None:
+        """Take in the engine's count over all prompts of ``call``."""
+        if call.truncate_prompt_tokens is not None:
+            return
+        if call.embeds_bytes:
+            if not call.prompts:
+                self._quantile(call, "embeds").add(prompt_tokens / max(1, sum(call.embeds_bytes)))
+            return
+        fixed = _fixed_tokens(call)
+        if call.media_items:
+            text = fixed + self._rate(call, "text") * call.prompt_bytes
+            self._quantile(call, "media").add(max(1.0, (prompt_tokens - text) / call.media_items))
+        elif call.prompt_bytes >= LEARNT_BYTES_MIN:
+            self._quantile(call, "text").add(max(0.0, prompt_tokens - _message_tokens(call)) / call.prompt_bytes)
+
+    def _chat(self, call: Call) -> float:
+        media = self._rate(call, "media") * call.media_items if call.media_items else 0.0
+        return SAFETY * (self._rate(call, "text") * call.prompt_bytes + media) + _fixed_tokens(call)
+
+    def _prompt(self, call: Call, prompt: str | tuple[int, ...]) -> float:
+        if isinstance(prompt, tuple):
+            return len(prompt)
+        return SAFETY * self._rate(call, "text") * utf8_bytes(prompt) + COMPLETION_TOKENS
+
+    def _rate(self, call: Call, what: str) -> float:
+        key = (call.model, call.kind, what)
+        found = self._quantiles.get(key)
+        return _FIRST[what] if found is None else found.value()
+
+    def _quantile(self, call: Call, what: str) -> _HighQuantile:
+        key = (call.model, call.kind, what)
+        found = self._quantiles.get(key)
+        if found is None:
+            found = self._quantiles[key] = _HighQuantile(_FIRST[what])
+            if len(self._quantiles) > KEYS_MAX:
+                self._quantiles.popitem(last=False)
+        else:
+            self._quantiles.move_to_end(key)
+        return found
+
+
+def _message_tokens(call: Call) -> int:
+    return 0 if call.chat is None else MESSAGE_TOKENS * len(call.chat.messages)
+
+
+def _fixed_tokens(call: Call) -> int:
+    return COMPLETION_TOKENS if call.chat is None else TEMPLATE_TOKENS + _message_tokens(call)

@@ -1,0 +1,115 @@
+"""Ask a replica's ``/tokenize`` (reference vllm.md §5.3).
+
+It counts as the replica's own chat route does, media placeholders included, except that it takes no ``documents`` and no
+``reasoning_effort``: these go in as template arguments. It has no length limit and no truncation. After a time-out or a broken
+connection it is left alone for a while, so that a dead replica costs one wait and not one per request.
+"""
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+
+from proxy.ports import Clock
+from proxy.wire.call import Call, ChatPrompt
+
+TIMEOUT_S = 2.0
+PAUSE_S = 5.0
+# One call is one prompt; a longer list is estimated rather than asked for piece by piece.
+PROMPTS_MAX = 8
+
+
+class RemoteCountError(Exception):
+    """The replica gave no count; the message says why."""
+
+
+class _Answer(msgspec.Struct):
+    tokens: list[int]  # ``count`` is their number
+
+
+class RemoteCounter:
+    """Counts through whichever replica ``base_url`` names at the moment (None: there is none)."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        base_url: Callable[[], str | None],
+        clock: Clock,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        """``client`` stays the caller's to close."""
+        self._client = client
+        self._base_url = base_url
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._pause_s = pause_s
+        self._paused_until_s = float("-inf")
+
+    async def count(self, call: Call) -> list[bytes]:
+        """Packed 32-bit ids per prompt. Raises RemoteCountError."""
+        base_url = self._base_url()
+        if base_url is None:
+            raise RemoteCountError("no replica to ask")
+        if self._clock.now_s() < self._paused_until_s:
+            raise RemoteCountError("paused after a failure")
+        if call.chat is not None:
+            return [await self._ask(base_url, _chat_body(call.model, call.chat))]
+        if len(call.prompts) > PROMPTS_MAX:
+            raise RemoteCountError(f"more than {PROMPTS_MAX} prompts in one call")
+        return [await self._ids(base_url, call, prompt) for prompt in call.prompts]
+
+    async def _ids(self, base_url: str, call: Call, prompt: str | tuple[int, ...]) -> bytes:
+        if isinstance(prompt, tuple):
+            return _pack(list(prompt))
+        body = {"prompt": prompt, "add_special_tokens": call.add_special_tokens}
+        return await self._ask(base_url, body if call.model is None else {"model": call.model, **body})
+
+    async def _ask(self, base_url: str, body: dict[str, Any]) -> bytes:
+        try:
+            content = msgspec.json.encode(body)
+        except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
+            raise RemoteCountError(f"the prompt cannot be sent: {error}") from error
+        try:
+            response = await self._client.post(
+                base_url.rstrip("/") + "/tokenize",
+                content=content,
+                headers={"content-type": "application/json"},
+                timeout=self._timeout_s,
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._paused_until_s = self._clock.now_s() + self._pause_s
+            raise RemoteCountError(f"{type(error).__name__}: {error}") from error
+        if response.status_code != httpx.codes.OK:
+            raise RemoteCountError(f"/tokenize answered {response.status_code}: {response.text[:200]}")
+        try:
+            answer = msgspec.json.decode(response.content, type=_Answer)
+        except msgspec.DecodeError as error:
+            raise RemoteCountError(f"/tokenize answered something else: {error}") from error
+        if not answer.tokens:
+            raise RemoteCountError("/tokenize counted nothing")
+        return _pack(answer.tokens)
+
+
+def _chat_body(model: str | None, chat: ChatPrompt) -> dict[str, Any]:
+    kwargs = dict(chat.template_kwargs)
+    if chat.documents is not None:
+        kwargs["documents"] = chat.documents
+    body: dict[str, Any] = {
+        "messages": chat.messages,
+        "add_generation_prompt": chat.add_generation_prompt,
+        "continue_final_message": chat.continue_final_message,
+        "add_special_tokens": chat.add_special_tokens,
+    }
+    optional = {"model": model, "tools": chat.tools, "chat_template": chat.chat_template, "chat_template_kwargs": kwargs or None}
+    return body | {key: value for key, value in optional.items() if value is not None}
+
+
+def _pack(ids: list[int]) -> bytes:
+    try:
+        return array("I", ids).tobytes()
+    except (OverflowError, TypeError) as error:
+        raise RemoteCountError("token ids out of range") from error
