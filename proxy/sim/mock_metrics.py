@@ -1,0 +1,221 @@
+"""``/metrics`` of vLLM as text, under the names of four versions.
+
+Which version shows what (reference: names across versions): 0.6.6 has neither the engine label nor the new names; up to 0.8.5 usage is
+``gpu_cache_usage_perc`` over all blocks, where the null block counts as used from V1 on (idle is not 0); 0.10.2 shows old and new
+names side by side over usable blocks; 0.32 only the new ones, with waiting by reason. With log stats off every engine series is
+absent and only HTTP and process series stay.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxy.sim.engine_requests import FinishReason
+from proxy.sim.mock_engine import EngineLoop, Histogram
+
+Labels = Mapping[str, str]
+Sample = tuple[str, Labels, float]
+
+
+class MetricsVersion(StrEnum):
+    """Whose names the exposition uses."""
+
+    V0_6_6 = "0.6.6"
+    V0_8_5 = "0.8.5"
+    V0_10_2 = "0.10.2"
+    V0_32 = "0.32"
+
+
+OLD_NAMES = {MetricsVersion.V0_6_6, MetricsVersion.V0_8_5, MetricsVersion.V0_10_2}
+NEW_NAMES = {MetricsVersion.V0_10_2, MetricsVersion.V0_32}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCounts:
+    """What the API server counts by itself: HTTP answers by (handler, method, status class) and refusals by reason."""
+
+    http: dict[tuple[str, str, str], int]
+    rejections: dict[str, int]
+    started_s: float
+
+
+def expose(
+    version: MetricsVersion, model: str, engines: Sequence[EngineLoop], server: ServerCounts, *, log_stats: bool = True
+) -> str:
+    """The whole exposition."""
+    lines: list[str] = []
+    _family(lines, "python_info", "gauge", "Python platform information", [("", {"implementation": "CPython"}, 1)])
+    _family(lines, "process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.",
+            [("", {}, server.started_s)])  # fmt: skip
+    http = [
+        ("_total", {"handler": handler, "method": method, "status": status}, count)
+        for (handler, method, status), count in server.http.items()
+    ]
+    _family(lines, "http_requests", "counter", "Total number of requests by method, status and handler.", http)
+    if log_stats:
+        exposition = _EngineExposition(lines, version, model, engines)
+        exposition.gauges()
+        exposition.counters()
+        exposition.histograms()
+        exposition.cache_config()
+        if version is MetricsVersion.V0_32:
+            rejections = [
+                ("_total", {"model_name": model, "reason": reason}, count) for reason, count in server.rejections.items()
+            ]
+            _family(
+                lines, "vllm:admission_rejections", "counter", "Number of requests rejected by admission control.", rejections
+            )
+    return "\n".join(lines) + "\n"
+
+
+class _EngineExposition:
+    def __init__(self, lines: list[str], version: MetricsVersion, model: str, engines: Sequence[EngineLoop]) -> None:
+        self._lines = lines
+        self._version = version
+        self._engines = engines
+        self._labels: list[dict[str, str]] = [
+            {"model_name": model} if version is MetricsVersion.V0_6_6 else {"engine": str(index), "model_name": model}
+            for index in range(len(engines))
+        ]
+
+    def _each(self, suffix: str, value: Callable[[EngineLoop], float], **labels: str) -> list[Sample]:
+        return [(suffix, {**own, **labels}, value(engine)) for own, engine in zip(self._labels, self._engines, strict=True)]
+
+    def _gauge(self, name: str, text: str, value: Callable[[EngineLoop], float]) -> None:
+        _family(self._lines, f"vllm:{name}", "gauge", text, self._each("", value))
+
+    def _counter(self, name: str, text: str, value: Callable[[EngineLoop], float]) -> None:
+        _family(self._lines, f"vllm:{name}", "counter", text, self._each("_total", value))
+
+    def _usage(self, engine: EngineLoop) -> float:
+        usable = engine.engine.usable_blocks
+        used = round(engine.published.gauges.usage_ratio * usable)
+        if self._version is MetricsVersion.V0_6_6:  # no null block yet: idle is 0
+            return used / (usable + 1)
+        if self._version is MetricsVersion.V0_8_5:
+            return 1 - (usable - used) / (usable + 1)
+        return 1 - (usable - used) / usable
+
+    def gauges(self) -> None:
+        version = self._version
+        self._gauge(
+            "num_requests_running", "Number of requests in model execution batches.", lambda e: e.published.gauges.running
+        )
+        self._gauge("num_requests_waiting", "Number of requests waiting to be processed.", lambda e: e.published.gauges.waiting)
+        if version is MetricsVersion.V0_6_6:
+            self._gauge("num_requests_swapped", "Number of requests swapped to CPU.", lambda _: 0)
+            self._gauge("cpu_cache_usage_perc", "CPU KV-cache usage. 1 means 100 percent usage.", lambda _: 0)
+        if version is MetricsVersion.V0_32:
+            waiting = [
+                *self._each("", lambda e: e.published.gauges.waiting, reason="capacity"),
+                *self._each("", lambda _: 0, reason="deferred"),
+            ]
+            _family(self._lines, "vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", waiting)
+            awake = [
+                sample
+                for state, value in (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0))
+                for sample in self._each("", lambda _, value=value: value, sleep_state=state)  # type: ignore[misc]
+            ]
+            _family(self._lines, "vllm:engine_sleep_state", "gauge", "Engine sleep state.", awake)
+        if version in OLD_NAMES:
+            self._gauge("gpu_cache_usage_perc", "GPU KV-cache usage. 1 means 100 percent usage.", self._usage)
+        if version in NEW_NAMES:
+            self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", self._usage)
+
+    def counters(self) -> None:
+        version = self._version
+        for prefix in (["gpu_"] if version in OLD_NAMES - {MetricsVersion.V0_6_6} else []) + (
+            [""] if version in NEW_NAMES else []
+        ):
+            self._counter(f"{prefix}prefix_cache_queries", "Prefix cache queries, in tokens.",
+                          lambda e: e.published.counters.prefix_queries)  # fmt: skip
+            self._counter(f"{prefix}prefix_cache_hits", "Prefix cache hits, in tokens.",
+                          lambda e: e.published.counters.prefix_hits)  # fmt: skip
+        self._counter("num_preemptions", "Cumulative number of preemptions.", lambda e: e.published.counters.preemptions_exposed)
+        self._counter("prompt_tokens", "Number of prefill tokens processed.", lambda e: e.published.counters.prompt_tokens)
+        self._counter("generation_tokens", "Number of generation tokens processed.",
+                      lambda e: e.published.counters.generation_tokens)  # fmt: skip
+        if version is MetricsVersion.V0_32:
+            sources = [
+                *self._each("_total", lambda e: e.published.counters.prompt_tokens - e.published.counters.prompt_tokens_cached,
+                            source="local_compute"),
+                *self._each("_total", lambda e: e.published.counters.prompt_tokens_cached, source="local_cache_hit"),
+                *self._each("_total", lambda _: 0, source="external_kv_transfer"),
+            ]  # fmt: skip
+            _family(self._lines, "vllm:prompt_tokens_by_source", "counter", "Number of prompt tokens by source.", sources)
+            self._counter("prompt_tokens_cached", "Number of cached prompt tokens.",
+                          lambda e: e.published.counters.prompt_tokens_cached)  # fmt: skip
+        # Aborts by the frontend are not counted (vLLM #31503), so abort stays 0.
+        success = [
+            *self._each("_total", lambda e: e.published.counters.finished[FinishReason.STOP], finished_reason="stop"),
+            *self._each("_total", lambda e: e.published.counters.finished[FinishReason.LENGTH], finished_reason="length"),
+            *self._each("_total", lambda _: 0, finished_reason="abort"),
+        ]
+        _family(self._lines, "vllm:request_success", "counter", "Count of successfully processed requests.", success)
+
+    def histograms(self) -> None:
+        tables: list[tuple[str, Callable[[EngineLoop], Histogram]]] = [
+            ("time_to_first_token_seconds", lambda e: e.latencies.time_to_first_token),
+            ("e2e_request_latency_seconds", lambda e: e.latencies.end_to_end),
+            ("request_prompt_tokens", lambda e: e.latencies.prompt_tokens),
+            ("request_generation_tokens", lambda e: e.latencies.generation_tokens),
+            ("iteration_tokens_total", lambda e: e.latencies.step_tokens),  # a histogram in spite of its name
+        ]
+        if self._version in OLD_NAMES:
+            tables.append(("time_per_output_token_seconds", lambda e: e.latencies.inter_token))
+        if self._version in NEW_NAMES:
+            tables.append(("inter_token_latency_seconds", lambda e: e.latencies.inter_token))
+        for name, of_engine in tables:
+            samples: list[Sample] = []
+            for own, engine in zip(self._labels, self._engines, strict=True):
+                samples += _histogram_samples(of_engine(engine), own)
+            _family(self._lines, f"vllm:{name}", "histogram", f"Histogram of {name.replace('_', ' ')}.", samples)
+
+    def cache_config(self) -> None:
+        # num_gpu_blocks is the sum over this server's engines, repeated on each; kv_cache_size_tokens is one engine's.
+        total = sum(engine.engine.settings.num_gpu_blocks for engine in self._engines)
+        samples: list[Sample] = []
+        for index, engine in enumerate(self._engines):
+            settings = engine.engine.settings
+            labels = {
+                "block_size": str(settings.block_size),
+                "cache_dtype": "auto",
+                "enable_prefix_caching": str(settings.prefix_caching),
+                "engine": str(index),
+                "gpu_memory_utilization": "0.92",
+                "num_gpu_blocks": str(total),
+                "num_gpu_blocks_override": "None",
+                "prefix_caching_hash_algo": "sha256",
+                "sliding_window": "None",
+            }
+            if self._version is MetricsVersion.V0_6_6:
+                del labels["engine"]
+            if self._version is MetricsVersion.V0_32:
+                labels["kv_cache_max_concurrency"] = str(settings.num_gpu_blocks * settings.block_size / settings.max_model_len)
+                labels["kv_cache_size_tokens"] = str(settings.num_gpu_blocks * settings.block_size)
+            samples.append(("", labels, 1))
+        _family(self._lines, "vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", samples)
+
+
+def _histogram_samples(histogram: Histogram, labels: Labels) -> list[Sample]:
+    counts = histogram.cumulative()
+    samples: list[Sample] = [
+        ("_bucket", {**labels, "le": str(bound)}, count) for bound, count in zip(histogram.bounds, counts, strict=False)
+    ]
+    samples.append(("_bucket", {**labels, "le": "+Inf"}, counts[-1]))
+    samples.append(("_count", labels, histogram.count))
+    samples.append(("_sum", labels, histogram.total))
+    return samples
+
+
+def _family(lines: list[str], name: str, kind: str, text: str, samples: Iterable[Sample]) -> None:
+    exposed = f"{name}_total" if kind == "counter" else name
+    lines.append(f"# HELP {exposed} {text}")
+    lines.append(f"# TYPE {exposed} {kind}")
+    for suffix, labels, value in samples:
+        inside = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
+        lines.append(f"{name}{suffix}{{{inside}}} {float(value)}" if inside else f"{name}{suffix} {float(value)}")
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
