@@ -55,10 +55,9 @@ class VllmFeed:
 
     async def probe(self) -> ReplicaFacts:
         """Find out what the replica is. Raises ReplicaUnreachableError with a sentence that says what to check."""
-        first = self._facts is None
         probed = await self._probe()
         # Found here rather than by a scrape, a restart must still reach whoever reads the samples.
-        self._epoch_pending |= probed.new_epoch and not first
+        self._epoch_pending |= probed.new_epoch
         return probed.facts
 
     async def sample(self) -> ReplicaSample:
@@ -88,6 +87,11 @@ class VllmFeed:
             several_engines=verdict is Verdict.SEVERAL,
             facts=facts or (self._facts if new_epoch else None),
         )
+
+    @property
+    def filtered(self) -> bool:
+        """Whether scrapes are filtered: about 1 ms of the replica's API server CPU each, against 7 to 10 ms for a whole exposition."""
+        return self._path == METRICS_FILTERED
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -79,10 +79,12 @@ async def test_old_versions(version: str, usage: str, blocks: int | None, cachin
     )
 
 
-async def test_several_api_servers_cannot_filter() -> None:
-    probed = await probe(FakeVllm(recorded("0.11.2-pid"), filters=False))
+@pytest.mark.parametrize("name", ["0.11.2-pid", "0.32.0-two-api-servers"])
+async def test_several_api_servers_cannot_filter(name: str) -> None:
+    probed = await probe(FakeVllm(recorded(name), filters=False))
     assert probed.scrape_path == METRICS_WHOLE
     assert probed.facts.log_stats
+    assert probed.facts.warnings == ()
 
 
 async def test_log_stats_off() -> None:

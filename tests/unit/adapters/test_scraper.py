@@ -55,6 +55,7 @@ async def test_scrapes_are_filtered_and_every_eighth_is_on_a_fresh_connection() 
     fake.requests.clear()
     for _ in range(2 * FRESH_EVERY):
         await feed.sample()
+    assert feed.filtered
     assert set(fake.paths()) == {"/metrics/"}
     fresh = [i for i, request in enumerate(fake.requests) if request.headers.get("connection") == "close"]
     assert fresh == [FRESH_EVERY - 1, 2 * FRESH_EVERY - 1]
@@ -172,6 +173,7 @@ async def test_a_filter_that_stops_working_is_given_up() -> None:
     assert (await feed.sample()).engines[0].running == 12
     assert (await feed.sample()).engines[0].running == 12
     assert fake.paths() == ["/metrics/", "/metrics", "/metrics"]
+    assert not feed.filtered
 
 
 async def test_metrics_that_vanish_without_a_start_time_are_a_failure() -> None:
@@ -288,3 +290,68 @@ def test_the_system_clock_reads_both_clocks() -> None:
     clock = SystemClock()
     assert clock.now_s() <= clock.now_s()
     assert clock.wall_s() > 1.7e9
+
+
+class CountingServer:
+    """Serves the recorded exposition on every path over real sockets and counts the connections made to it."""
+
+    def __init__(self, *, hang_up_after_answer: bool) -> None:
+        self.connections = 0
+        self.answers = 0
+        self._hang_up = hang_up_after_answer
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        body = recorded("0.32.0")
+        try:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                self.answers += 1
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+                await writer.drain()
+                if self._hang_up:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        writer.close()
+
+
+async def test_only_every_eighth_scrape_opens_a_connection() -> None:
+    server = CountingServer(hang_up_after_answer=False)
+    async with server as url:
+        feed = VllmFeed("r0", url, SystemClock(), headers={}, timeout_s=5.0)
+        for _ in range(2 * FRESH_EVERY):
+            await feed.sample()
+        await feed.aclose()
+    assert (server.answers, server.connections) == (2 * FRESH_EVERY, 3)
+
+
+async def test_a_server_that_hangs_up_between_scrapes_is_no_failure() -> None:
+    server = CountingServer(hang_up_after_answer=True)
+    async with server as url:
+        feed = VllmFeed("r0", url, SystemClock(), headers={}, timeout_s=5.0)
+        for _ in range(5):
+            assert (await feed.sample()).engines[0].running == 12
+        await feed.aclose()
+    assert server.answers == 5
+
+
+async def test_nobody_listens() -> None:
+    async with CountingServer(hang_up_after_answer=True) as url:
+        pass
+    feed = VllmFeed("r0", url, SystemClock(), headers={}, timeout_s=5.0)
+    with pytest.raises(ReplicaUnreachableError, match="Check that vLLM is running there"):
+        await feed.probe()
+    await feed.aclose()

@@ -37,6 +37,19 @@ def test_restart_after_restart_is_never_several() -> None:
     assert verdicts([(100.0, 9), (200.0, 0), (300.0, 0), (400.0, 0)]) == [SAME, NEW_EPOCH, NEW_EPOCH, NEW_EPOCH]
 
 
+def test_a_fall_to_zero_is_a_restart_even_soon_after_zero() -> None:
+    assert verdicts([(None, 0), (None, 10), (None, 0), (None, 1)]) == [SAME, SAME, NEW_EPOCH, SAME]
+
+
+def test_a_newer_start_time_known_from_before_is_several() -> None:
+    judge = EpochJudge()
+    see(judge, 200.0)
+    for _ in range(FRESH_SAME_TO_CLEAR + 1):
+        see(judge, 100.0)
+    assert not judge.several
+    assert see(judge, 200.0) is SEVERAL
+
+
 def test_an_old_start_time_seen_again_is_several() -> None:
     assert verdicts([(100.0, 50), (200.0, 7), (100.0, 51), (100.0, 52)]) == [SAME, NEW_EPOCH, SEVERAL, SEVERAL]
 

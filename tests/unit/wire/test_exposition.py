@@ -127,6 +127,13 @@ def test_data_parallel_engines_are_separate() -> None:
     }
 
 
+def test_two_api_servers_show_sums_and_no_start_time() -> None:
+    scrape = read_scrape(recorded("0.32.0-two-api-servers"))
+    assert scrape.started_s is None
+    assert scrape.usage_by_pid == {}
+    assert scrape.counters() == {"preemptions/0": 0.0, "prompt_tokens/0": 24.0, "generation_tokens/0": 600.0}
+
+
 def test_066_has_no_engine_label_and_no_prefix_counters() -> None:
     (engine,) = read_scrape(recorded("0.6.6")).engines
     assert (engine.engine, engine.running, engine.waiting, engine.kv_usage_ratio) == ("0", 4, 2, 0.25)
@@ -273,6 +280,15 @@ def test_other_answers_are_no_exposition(page: bytes) -> None:
 def test_expositions_look_like_some() -> None:
     assert all(looks_like_exposition(path.read_bytes()) for path in EXPOSITIONS.glob("*.txt"))
     assert looks_like_exposition(b"vllm:num_requests_running 1\n")
+
+
+def test_waiting_for_capacity_is_told_apart_from_deferred() -> None:
+    name = b"vllm:num_requests_waiting_by_reason"
+    for text in (
+        name + b'{engine="0",reason="capacity"} 3\n' + name + b'{engine="0",reason="deferred"} 7\n',
+        name + b'{engine="0",reason="deferred"} 7\n' + name + b'{engine="0",reason="capacity"} 3\n',
+    ):
+        assert read_scrape(text).engines[0].waiting_capacity == 3
 
 
 def test_engines_sort_by_number() -> None:
