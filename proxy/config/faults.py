@@ -41,7 +41,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
-def quoted(text: str, longest: int = 60) -> str:
-    """Return user text fit for one line of an error: escaped, and cut when it is long."""
+def printable(text: str, longest: int = 60) -> str:
+    """Return user text fit for one line of an error: escaped where it would not print, and cut when it is long."""
     shown = text if len(text) <= longest else text[: longest - 1] + "…"
-    return '"' + shown.encode("unicode_escape").decode().replace('"', '\\"') + '"' if not shown.isprintable() else f'"{shown}"'
+    return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
+
+
+def quoted(text: str) -> str:
+    """Return user text as it stands in an error, in quotes."""
+    return f'"{printable(text)}"'

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from proxy.config.faults import Fault, quoted
+from proxy.config.faults import Fault, printable, quoted
 
 FILE_BYTES_MAX = 1024 * 1024  # a policy of a thousand replicas is a tenth of this; more is the wrong file
 
@@ -98,8 +98,8 @@ def entries(node: MappingNode, path: str, faults: Faults) -> Iterator[tuple[str,
 
 
 def joined(path: str, key: str) -> str:
-    """Return the dotted name of a key below ``path``."""
-    return f"{path}.{key}" if path else key
+    """Return the dotted name of a key below ``path``, fit for an error line."""
+    return f"{path}.{printable(key)}" if path else printable(key)
 
 
 def is_null(node: Node) -> bool:
