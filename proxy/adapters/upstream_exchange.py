@@ -195,9 +195,14 @@ class Exchange:
         fields, self._fields = self._fields, []
         if 100 <= status < 200 and status != 101:
             return  # interim: the real head follows
-        head_bytes = sum(len(name) + len(value) + 4 for name, value in fields)
-        codings = [value.strip().lower() for name, value in fields if name == b"transfer-encoding"]
-        if head_bytes > HEAD_BYTES_MAX:
+        names = {name for name, _ in fields}
+        codings = (
+            [value.strip().lower() for name, value in fields if name == b"transfer-encoding"]
+            if b"transfer-encoding" in names
+            else []
+        )
+        # What was fed bounds the head; only where that is too much, it may be body bytes that came with it.
+        if self._head_bytes > HEAD_BYTES_MAX and sum(len(name) + len(value) + 4 for name, value in fields) > HEAD_BYTES_MAX:
             self._fail("protocol", f"response head above {HEAD_BYTES_MAX} bytes")
         elif not 200 <= status < 600:
             self._fail("protocol", f"status {status} cannot be passed on")
@@ -208,7 +213,7 @@ class Exchange:
             self.headers = response_fields(fields)
             self._head_done = True
             self._keep = self._keep and parser.should_keep_alive()
-            has_length = any(name == b"content-length" for name, _ in fields)
+            has_length = b"content-length" in names
             if self._head_only:
                 self._keep = False  # the parser expects the body that a HEAD response only describes
                 self._end()

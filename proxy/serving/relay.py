@@ -110,7 +110,7 @@ class _ClientWatch:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._watcher = asyncio.create_task(self._watch())
+        self._watcher = task.get_loop().create_task(self._watch())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> bool:

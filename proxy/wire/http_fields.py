@@ -7,7 +7,9 @@ answered the third itself. A request head with a stray CR, LF or NUL anywhere is
 or a second request.
 """
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ Fields = list[tuple[bytes, bytes]]
 
 _ONE_HOP = frozenset({b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"})
 _WRITTEN_BY_US = frozenset({b"host", b"content-length", b"expect"})
-_NOT_IN_REQUEST = _ONE_HOP | _WRITTEN_BY_US
+_CONNECTION_OPTIONS = frozenset({b"keep-alive", b"close"})  # the usual values, which name no field
 _TOKEN_CHARS = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TARGET = re.compile(rb"/[\x21-\xff]*")
 _NO_BODY_EXPECTED = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
@@ -62,39 +64,45 @@ def parse_base_url(base_url: str) -> Origin:
     return Origin(scheme=url.scheme, host=url.hostname, port=port or default_port, host_field=host_field, prefix=prefix)
 
 
-def _named_by_connection(fields: Fields) -> frozenset[bytes]:
+@functools.lru_cache(maxsize=1024)  # a client sends the same few names in every request
+def _response_name(name: bytes) -> bytes:
+    """The name in lower case; b"" for a field of one hop."""
+    lower = name.lower()
+    return b"" if lower in _ONE_HOP or lower.startswith(b"proxy-") else lower
+
+
+@functools.lru_cache(maxsize=1024)
+def _request_name(name: bytes) -> bytes:
+    """The name in lower case; b"" for a field that is not sent on. Raises FieldError for what is no name."""
+    lower = _response_name(name)
+    if lower.translate(None, _TOKEN_CHARS) or not name:
+        raise FieldError(f"header field name {name[:80]!r} is empty or holds a character that is not allowed")
+    return b"" if lower in _WRITTEN_BY_US else lower
+
+
+def _kept(fields: Fields, name_of: Callable[[bytes], bytes]) -> Fields:
+    kept = []
     named: set[bytes] = set()
     for name, value in fields:
-        if name.lower() == b"connection":
+        lower = name_of(name)
+        if lower:
+            kept.append((lower, value))
+        elif value not in _CONNECTION_OPTIONS and name.lower() == b"connection":
             named.update(token.strip().lower() for token in value.split(b","))
-    # The usual values name connection options, not fields.
-    return frozenset(named - {b"keep-alive", b"close", b""})
-
-
-def _kept(fields: Fields, dropped: frozenset[bytes]) -> Fields:
-    kept = []
-    connection_seen = False
-    for field in fields:
-        name = field[0].lower()
-        if name in dropped:
-            connection_seen = connection_seen or name == b"connection"
-        elif not name.startswith(b"proxy-"):
-            kept.append((name, field[1]))
-    if connection_seen:
-        named = _named_by_connection(fields)
-        if named:
-            return [field for field in kept if field[0] not in named]
-    return kept
+    return [field for field in kept if field[0] not in named] if named else kept
 
 
 def response_fields(fields: Fields) -> Fields:
     """The fields of a response that go to the client, in order, names in lower case, ``Content-Length`` among them."""
-    return _kept(fields, _ONE_HOP)
+    return _kept(fields, _response_name)
 
 
 def request_fields(fields: Fields) -> Fields:
-    """The fields of a request that go to the replica, in order, names in lower case, without those the proxy writes itself."""
-    return _kept(fields, _NOT_IN_REQUEST)
+    """The fields of a request that go to the replica, in order, names in lower case, without those the proxy writes itself.
+
+    Raises FieldError for a name that is no HTTP token.
+    """
+    return _kept(fields, _request_name)
 
 
 def encode_request_head(origin: Origin, method: bytes, target: bytes, fields: Fields, body_bytes: int) -> bytes:
@@ -104,8 +112,7 @@ def encode_request_head(origin: Origin, method: bytes, target: bytes, fields: Fi
     ``body_bytes``; it is left out only for a method that expects no body and has none. Raises FieldError.
     """
     lines = [b"%b %b%b HTTP/1.1" % (method, origin.prefix, target), b"host: " + origin.host_field]
-    kept = request_fields(fields)
-    lines += [b"%b: %b" % field for field in kept]
+    lines += [b"%b: %b" % field for field in request_fields(fields)]
     if body_bytes or method not in _NO_BODY_EXPECTED:
         lines.append(b"content-length: %d" % body_bytes)
     head = b"\r\n".join(lines)
@@ -117,6 +124,4 @@ def encode_request_head(origin: Origin, method: bytes, target: bytes, fields: Fi
         raise FieldError(f"method {method!r} is not an HTTP token")
     if not _TARGET.fullmatch(target):
         raise FieldError(f"target {target[:80]!r} must start with / and hold no spaces or control characters")
-    if b"".join([name for name, _ in kept]).translate(None, _TOKEN_CHARS) or any(not name for name, _ in kept):
-        raise FieldError("a header field's name is empty or holds a character that is not allowed")
     return head + b"\r\n\r\n"
