@@ -20,11 +20,11 @@ USAGE_ERROR = 2
 class CommandModule(Protocol):
     """What a command's module has."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Add the flags."""
         ...
 
-    def run(self, arguments: argparse.Namespace) -> int:
+    def run(self, arguments: argparse.Namespace, /) -> int:
         """Do it and return the exit code."""
         ...
 
