@@ -265,7 +265,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(f"kvgate mock-vllm: {error}\n")
         return 2
     logging.basicConfig(level=logging.WARNING)
-    # Idle connections close after 5 s, as the real server's do.
+    # Idle connections close after 5 s, and SIGTERM cuts open streams, as with the real server.
     uvicorn.run(
         build_app(settings),
         host=args.host,
