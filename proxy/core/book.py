@@ -1,0 +1,277 @@
+"""Everything the gate knows of one replica, and its verdict on one request.
+
+Verdict. With the sums M(t), V(t), C(t) and K(t) of mean, variance, ceiling and common error over the ledger plus the request, the bias b
+and its spread s, a request fits when
+
+    max over t of  Q(t) = min( M + z * sqrt(V + s^2) + K,  C + s ) + b   <=   usable blocks
+
+and no other limit (``core.saturation``) binds. An empty replica takes anything whose prompt and one token fit: no deadlock.
+
+Fails: as its parts do; each says how in its own header.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from proxy.core.curves import Curves
+from proxy.core.demand import Demand
+from proxy.core.feedback import Feedback
+from proxy.core.grid import FloatArray, Grid
+from proxy.core.ledger import CurveCache, Ledger
+from proxy.core.pacing import ends_apart
+from proxy.core.reconcile import Reconciler
+from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample
+from proxy.core.saturation import Binding, Saturation
+from proxy.core.step_clock import StepClock
+from proxy.core.survival import SurvivalModel
+from proxy.core.units import blocks_for_tokens
+
+LAG_STEPS = 2.0  # a streamed token is on its way to us for about one step, asynchronous scheduling allocates one ahead
+REFRESH_STEPS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """What the gate needs to know of a replica. Blocks are those one engine can hand out, the null block excluded."""
+
+    name: str
+    models: tuple[str, ...]
+    usable_blocks: int
+    block_size: int
+    context_tokens_max: int
+    sequences_max: int | None = None
+    enforced: bool = True  # False: only observed (several engines behind one URL)
+
+
+def aggregate(engines: tuple[EngineSample, ...]) -> EngineSample | None:
+    """Engines of one data-parallel server as one pool: counts add, usage is the mean; what one engine does not tell is not known."""
+    if len(engines) < 2:
+        return engines[0] if engines else None
+
+    def total(name: str) -> float | None:
+        values = [getattr(engine, name) for engine in engines]
+        return None if any(value is None for value in values) else sum(values)
+
+    def whole(name: str) -> int | None:
+        value = total(name)
+        return None if value is None else round(value)
+
+    usage = total("kv_usage_ratio")
+    return EngineSample(
+        engine="all",
+        kv_usage_ratio=None if usage is None else usage / len(engines),
+        running=whole("running"),
+        waiting=whole("waiting"),
+        waiting_capacity=whole("waiting_capacity"),
+        preemptions_total=total("preemptions_total"),
+        prompt_tokens_total=total("prompt_tokens_total"),
+        generation_tokens_total=total("generation_tokens_total"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a request fits a replica now, what binds if not, and the share of the pool left at the forecast peak."""
+
+    binding: Binding
+    headroom_ratio: float
+    curves: Curves
+
+    @property
+    def fits(self) -> bool:
+        """No limit binds."""
+        return self.binding is Binding.NONE
+
+
+class Book:
+    """One replica's ledger, clock, bias, margin and limits. Every method is told the time; none awaits."""
+
+    def __init__(self, spec: ReplicaSpec, model: SurvivalModel, feedback: Feedback, *, stale_s: float, now_s: float) -> None:
+        self.spec = spec
+        self.grid = Grid(spec.context_tokens_max)
+        self.ledger = Ledger(spec.block_size, self.grid, model)
+        self.clock = StepClock(now_s)
+        self.reconciler = Reconciler()
+        self.feedback = feedback
+        self.saturation = Saturation(spec.sequences_max)
+        self.phase = ReplicaPhase.SERVING
+        self.measured_blocks: float | None = None
+        self.waiting: int | None = None
+        self.running: int | None = None
+        self.binding_last = Binding.NONE
+        self.kv_limited = False
+        self._stale_s = stale_s
+        self._sampled_s: float | None = None
+        self._last: EngineSample | None = None
+        self._counted_s = now_s
+        self.interval_blocks = (0.0, 0.0)  # [placed, placed + unplaced] at the last comparison
+        self._refreshed_steps = -inf
+
+    def __repr__(self) -> str:
+        """State for people and tests."""
+        return f"<Book {self.spec.name} {self.phase} {self.ledger!r} {self.feedback!r} {self.reconciler!r} {self.clock!r}>"
+
+    def sample_age_s(self, now_s: float) -> float | None:
+        """Seconds since the last sample that had a usage; None when there was none."""
+        return None if self._sampled_s is None else now_s - self._sampled_s
+
+    def refresh(self, now_s: float, *, force: bool = False) -> None:
+        """Move the forecast to now when the step clock went on."""
+        self.clock.advance(now_s, self.ledger.leases.values())
+        if force or self.clock.steps - self._refreshed_steps >= REFRESH_STEPS:
+            self._refreshed_steps = self.clock.steps
+            self.ledger.refresh(self.clock.steps)
+
+    def peak_blocks(self, curves: Curves | None, now_s: float) -> float:
+        """Largest Q(t) with ``curves`` added, in blocks: the risk-adjusted forecast peak."""
+        total = self.ledger.total if curves is None else self.ledger.total + curves
+        return float(self.quantile(total, now_s).max())
+
+    def quantile(self, total: Curves, now_s: float) -> FloatArray:
+        """Q(t) of a sum of demand, in blocks over the grid."""
+        sigma = self.reconciler.sigma_blocks(self.spec.usable_blocks, self.sample_age_s(now_s), self._stale_s)
+        spread = self.feedback.z * np.sqrt(np.maximum(total.variance, 0.0) + sigma * sigma)
+        risky = total.mean + spread + total.common
+        quantile: FloatArray = np.minimum(risky, total.ceiling + sigma) + self.reconciler.bias_blocks
+        return quantile
+
+    def verdict(self, demand: Demand, now_s: float, cache: CurveCache | None = None) -> Verdict:
+        """Whether ``demand`` fits now. ``cache`` is the waiting request's own."""
+        curves = self.ledger.demand_curves(demand, self.output_tokens_max(demand), cache)
+        peak = self.peak_blocks(curves, now_s)
+        headroom = (self.spec.usable_blocks - peak) / max(1, self.spec.usable_blocks)
+        return Verdict(self._binding(demand, headroom, now_s), headroom, curves)
+
+    def _binding(self, demand: Demand, headroom_ratio: float, now_s: float) -> Binding:
+        if self.phase is not ReplicaPhase.SERVING or not self.fits_alone(demand):
+            return Binding.UNAVAILABLE
+        if not self.ledger.leases and self.reconciler.bias_blocks < 1.0:
+            return Binding.NONE
+        if now_s < self.feedback.burst_until_s:
+            return Binding.BURST
+        other = self.saturation.binding(
+            sequences=demand.sequences,
+            sequences_held=self.ledger.sequences,
+            prompt_tokens=demand.prompt_tokens,
+            prefill_tokens=self.ledger.prefill_tokens_unplaced(),
+            now_s=now_s,
+        )
+        if other is not Binding.NONE:
+            return other
+        if headroom_ratio < 0.0 and (self.ledger.leases or not self._foreign_only_fits(demand)):
+            return Binding.KV
+        return Binding.NONE
+
+    def _foreign_only_fits(self, demand: Demand) -> bool:
+        """Nothing of ours runs here: what bypasses us must leave room for the prompt, or we would wait for ever."""
+        return self.reconciler.bias_blocks + self.prompt_blocks(demand) <= self.spec.usable_blocks
+
+    def paced_out(self, verdict: Verdict) -> bool:
+        """Whether the request would end together with too many others."""
+        return not ends_apart(self.ledger.total, verdict.curves, self.grid, self.spec.usable_blocks)
+
+    def output_tokens_max(self, demand: Demand) -> int:
+        """Output tokens of one sequence at most: the request's cap, clamped to the context as vLLM 0.32 does."""
+        room = max(1, self.spec.context_tokens_max - demand.prompt_tokens_longest)
+        return room if demand.output_tokens_max is None else max(1, min(demand.output_tokens_max, room))
+
+    def prompt_blocks(self, demand: Demand) -> int:
+        """Blocks of the prompts and one token each: what the engine needs before it can start."""
+        return sum(self._start_blocks(part.tokens, demand.copies) for part in demand.parts)
+
+    def _start_blocks(self, tokens: int, copies: int) -> int:
+        one = blocks_for_tokens(tokens + 1, self.spec.block_size)
+        shared = (tokens - 1) // self.spec.block_size if copies > 1 else 0
+        return shared + copies * (one - shared)
+
+    def fits_alone(self, demand: Demand) -> bool:
+        """Whether the longest prompt and one token fit an empty pool; the engine takes a request's sequences one by one."""
+        longest = blocks_for_tokens(demand.prompt_tokens_longest + 1, self.spec.block_size)
+        return longest <= self.spec.usable_blocks
+
+    def block_steps(self, curves: Curves) -> float:
+        """KV token-time of a demand in blocks × steps."""
+        return float((curves.mean * self.grid.widths).sum())
+
+    # ---- what the engine says
+
+    def observe(self, sample: ReplicaSample, now_s: float) -> int:
+        """Take in one scrape; return how many preemptions it newly shows."""
+        engine = aggregate(sample.engines)
+        if engine is None:
+            return 0
+        preemptions = self._count_deltas(engine, sample.sampled_s)
+        self.waiting, self.running = engine.waiting, engine.running
+        self.saturation.observe(engine, now_s)
+        if preemptions:
+            self.feedback.preempted(preemptions, now_s)
+        self.clock.advance(now_s, self.ledger.leases.values())
+        self._infer_placement(engine)
+        if engine.kv_usage_ratio is not None:
+            self.measured_blocks = engine.kv_usage_ratio * self.spec.usable_blocks
+            self._compare(engine, now_s, sample.sampled_s)
+            self._sampled_s = sample.sampled_s
+        self.refresh(now_s, force=True)
+        self._last = engine
+        return preemptions
+
+    def _count_deltas(self, engine: EngineSample, sampled_s: float) -> int:
+        last, before_s, self._counted_s = self._last, self._counted_s, sampled_s
+        if last is None:
+            return 0
+        if engine.generation_tokens_total is not None and last.generation_tokens_total is not None:
+            running = ((engine.running or 0) + (last.running or 0)) / 2.0
+            self.clock.counted(engine.generation_tokens_total - last.generation_tokens_total, running, sampled_s - before_s)
+        if engine.preemptions_total is None or last.preemptions_total is None:
+            return 0
+        return max(0, round(engine.preemptions_total - last.preemptions_total))
+
+    def _infer_placement(self, engine: EngineSample) -> None:
+        """Of our leases whose tokens we cannot see, the oldest that the engine's running count has room for are placed."""
+        if engine.running is None:
+            return
+        free = engine.running - sum(lease.demand.sequences for lease in self.ledger.leases.values() if lease.placed)
+        for lease in self.ledger.leases.values():
+            if lease.placed:
+                continue
+            free -= lease.demand.sequences
+            if free < 0:
+                break
+            if not lease.streaming:
+                lease.placed = True
+
+    def _compare(self, engine: EngineSample, now_s: float, sampled_s: float) -> None:
+        assert self.measured_blocks is not None
+        lag = LAG_STEPS + self.clock.rate_per_s * max(0.0, now_s - sampled_s)
+        low, high = self.ledger.held_interval(self.clock.steps, lag)
+        decoding = sum(lease.demand.sequences for lease in self.ledger.leases.values() if lease.placed)
+        frozen = bool(engine.waiting) or (engine.running is not None and engine.running < decoding)
+        self.interval_blocks = (low, high)
+        self.reconciler.compare(self.measured_blocks, low, high, frozen=frozen)
+
+    # ---- reservations for a head that does not fit
+
+    def earliest_start(self, head: Curves, now_s: float) -> int | None:
+        """Grid index from which ``head`` would fit, given who is here; None when it would not within the horizon."""
+        shifted = Curves(*(np.concatenate((curve, [0.0]))[self.grid.later] for curve in head.arrays()))
+        fits = (self.quantile(self.ledger.total + shifted, now_s) <= self.spec.usable_blocks) | (
+            self.grid.later == len(self.grid)
+        )
+        starts = np.flatnonzero(fits[1:].all(axis=1))
+        return int(starts[0]) + 1 if len(starts) else None
+
+    def delays(self, head: Curves, index: int, candidate: Curves, now_s: float) -> bool:
+        """Whether admitting ``candidate`` now keeps ``head`` from starting at grid index ``index``."""
+        later = self.grid.later[index]
+        shifted = Curves(*(np.concatenate((curve, [0.0]))[later] for curve in head.arrays()))
+        quantile = self.quantile(self.ledger.total + candidate + shifted, now_s)
+        return bool(quantile[index:].max() > self.spec.usable_blocks)
+
+    def new_epoch(self) -> None:
+        """The engine restarted: leases, bias and shared blocks of the old one are gone."""
+        self.ledger.clear()
+        self.reconciler.new_epoch()
+        self._last = None
+        self.measured_blocks = None

@@ -1,0 +1,123 @@
+"""What happens to the gate, and what it asks its driver to do.
+
+Events go in with the time; effects come out and are carried out afterwards. "Hold" is no effect at all.
+"""
+
+from dataclasses import dataclass
+
+from proxy.core.book import ReplicaSpec
+from proxy.core.demand import Demand
+from proxy.core.ledger import Lease
+from proxy.core.outcome import Outcome, Refusal
+from proxy.core.replica import ReplicaPhase, ReplicaSample
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFound:
+    """A replica was probed: it can be admitted to, or its facts changed."""
+
+    spec: ReplicaSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaChanged:
+    """A replica went to another phase."""
+
+    replica: str
+    phase: ReplicaPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """A request asks for a place."""
+
+    demand: Demand
+    streaming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The store committed a reservation."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The store did not commit a reservation; the next replica is tried."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A replica was scraped."""
+
+    sample: ReplicaSample
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A forwarded request ended. ``output_tokens`` counts over all its sequences; ``natural`` is True when the model ended them all."""
+
+    request_id: str
+    outcome: Outcome
+    output_tokens: int | None = None
+    natural: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """A replica failed a forwarded request before the first byte: place it anew, elsewhere."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A waiting request's client went away."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = ReplicaFound | ReplicaChanged | Arrive | Granted | Refused | Observed | Finished | Reroute | Cancelled | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Commit this lease in the store, then report Granted or Refused."""
+
+    request_id: str
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Send the request to the lease's replica."""
+
+    request_id: str
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """Answer the request without forwarding it."""
+
+    request_id: str
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The lease ended: tell the store."""
+
+    replica: str
+    lease_id: str
+
+
+Effect = Reserve | Forward | Shed | Release

@@ -1,0 +1,304 @@
+"""The gate: a sans-IO state machine. Events in, effects out, and the time of its next deadline.
+
+Decides for every request: reserve a place on a replica, hold, or shed. It composes the parts: forecasts and ledgers (``core.fleet``,
+``core.book``), the queue (``core.wait_queue``), whom and where (``core.placement``), and what cannot be served (``core.shedding``).
+
+A request is *waiting* (in the queue), *reserving* (its lease is booked here and being committed in the store), or *forwarded*. Its lease
+ends exactly once, by whichever comes first of Finished, Reroute, Refused, Cancelled or a new engine epoch.
+
+Invariants (design §0): every grant fits under the forecast in force; an empty replica takes anything whose prompt and one token fit; no
+request waits past its deadline. One writer: each call runs to its end, and nothing here awaits.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import assert_never
+
+from proxy.core.book import Book
+from proxy.core.events import (
+    Arrive,
+    Cancelled,
+    Effect,
+    Event,
+    Finished,
+    Forward,
+    Granted,
+    Observed,
+    Refused,
+    Release,
+    ReplicaChanged,
+    ReplicaFound,
+    Reroute,
+    Reserve,
+    Shed,
+    Tick,
+)
+from proxy.core.fleet import Fleet
+from proxy.core.ledger import Lease
+from proxy.core.outcome import Mode, Outcome, Refusal
+from proxy.core.placement import Choice, Placement
+from proxy.core.policy import Policy
+from proxy.core.replica import ReplicaPhase
+from proxy.core.shedding import Shedding
+from proxy.core.wait_queue import Waiting, WaitQueue
+
+TICK_S = 0.02  # how often a non-empty queue is looked at again: about one decode step
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that holds a lease. ``excluded`` are replicas that failed it; ``charge`` is what its tenant was charged."""
+
+    lease: Lease
+    excluded: set[str]
+    charge: float
+
+
+@dataclass(slots=True)
+class GateCounters:
+    """Totals for metrics and judges."""
+
+    admitted: int = 0
+    held: int = 0
+    shed: int = 0
+    rerouted: int = 0
+    would_hold: int = 0
+    would_shed: int = 0
+    leases_started: int = 0
+    leases_ended: int = 0
+
+
+class Gate:
+    """Admission for one pool of replicas. ``mode`` may be changed while it runs."""
+
+    def __init__(self, policy: Policy, now_s: float) -> None:
+        self.policy = policy
+        self.mode = policy.mode
+        self.fleet = Fleet(policy, now_s)
+        bounds = policy.queue
+        self.queue = WaitQueue(requests_max=bounds.requests_max, tokens_max=bounds.tokens_max, bytes_max=bounds.bytes_max)
+        self.placement = Placement(self.queue)
+        self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
+        self.counters = GateCounters()
+        self._open: dict[str, _Open] = {}
+
+    def __repr__(self) -> str:
+        return f"<Gate {self.mode} held={len(self.queue)} open={len(self._open)} {self.fleet!r}>"
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that hold a lease."""
+        return len(self._open)
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take in one event; return what is to be done about it, in order."""
+        effects: list[Effect] = []
+        match event:
+            case Arrive():
+                self._arrive(event, now_s, effects)
+            case Granted() | Refused() | Reroute() | Cancelled() | Finished():
+                self._request_event(event, now_s, effects)
+            case Observed() | ReplicaFound() | ReplicaChanged():
+                self._replica_event(event, now_s, effects)
+            case Tick():
+                self._expire(now_s, effects)
+            case _:
+                assert_never(event)
+        self.fleet.rebuild_when_due(now_s)
+        self._schedule(now_s, effects)
+        return effects
+
+    def deadline_s_next(self, now_s: float) -> float:
+        """When the driver should send the next Tick; infinite when there is nothing to wait for."""
+        return inf if not len(self.queue) else min(now_s + TICK_S, self.queue.deadline_s_next())
+
+    def _request_event(
+        self, event: Granted | Refused | Reroute | Cancelled | Finished, now_s: float, effects: list[Effect]
+    ) -> None:
+        match event:
+            case Granted(request_id):
+                if (opened := self._open.get(request_id)) is not None:
+                    self.counters.admitted += 1
+                    effects.append(Forward(request_id, opened.lease))
+            case Refused(request_id):
+                self._place_anew(request_id, now_s, effects)
+            case Reroute(request_id):
+                self.counters.rerouted += 1
+                self._place_anew(request_id, now_s, effects)
+            case Cancelled(request_id):
+                if self.queue.remove(request_id) is None:
+                    self._end_lease(request_id, effects)
+            case Finished():
+                self._finished(event, effects)
+            case _:
+                assert_never(event)
+
+    def _replica_event(self, event: Observed | ReplicaFound | ReplicaChanged, now_s: float, effects: list[Effect]) -> None:
+        match event:
+            case Observed(sample):
+                self._void_if(self.fleet.observed(sample, now_s), sample.replica, effects)
+            case ReplicaFound(spec):
+                self._void_if(self.fleet.found(spec, now_s), spec.name, effects)
+            case ReplicaChanged(replica, phase):
+                self.fleet.changed(replica, phase)
+            case _:
+                assert_never(event)
+
+    # ---- arrivals
+
+    def _arrive(self, event: Arrive, now_s: float, effects: list[Effect]) -> None:
+        demand = event.demand
+        books = self.fleet.of_model(demand.length_class.model)
+        if self.mode is not Mode.ENFORCE or any(not book.spec.enforced for book in books):
+            self._observe_only(event, books, now_s, effects)
+            return
+        refusal = self.shedding.at_once(demand, books)
+        if refusal is not None:
+            self._shed(demand.request_id, refusal, effects)
+            return
+        entry = self._entry(event, books, now_s)
+        self.placement.arrived_s = now_s
+        if not len(self.queue):
+            choice = self.placement.choose(entry, self.fleet.fresh(now_s), now_s, contended=False)
+            if isinstance(choice, Choice):
+                self._reserve(choice, now_s, effects)
+                return
+        self._enqueue(entry, books, now_s, effects)
+
+    @staticmethod
+    def _entry(event: Arrive, books: list[Book], now_s: float) -> Waiting:
+        """A queue entry with its forecasts, made on the model's first replica."""
+        demand, book = event.demand, books[0]
+        entry = Waiting(demand, now_s, event.streaming)
+        curves = book.ledger.demand_curves(demand, book.output_tokens_max(demand), entry.curves)
+        entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
+        return entry
+
+    def _enqueue(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
+        demand = entry.demand
+        exceeded, worst = self.queue.exceeds(demand), self.queue.worst()
+        while exceeded is not None and worst is not None and worst.demand.priority < demand.priority:
+            self._shed(worst.demand.request_id, self.shedding.displaced(books, demand), effects)
+            exceeded, worst = self.queue.exceeds(demand), self.queue.worst()
+        refusal = self.shedding.too_late(entry, books, now_s)
+        if exceeded is not None:
+            refusal = self.shedding.queue_full(exceeded, books)
+        if refusal is not None:
+            self._shed(demand.request_id, refusal, effects)
+            return
+        self.counters.held += 1
+        self.queue.push(entry)
+
+    def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
+        """Forward at once by least outstanding requests; count what enforcing would have done on the shadow ledger."""
+        demand = event.demand
+        serving = [book for book in books if book.phase is ReplicaPhase.SERVING] or books
+        if not serving:
+            self._shed(demand.request_id, self.shedding.no_replica(demand), effects)
+            return
+        if self.mode is not Mode.OFF:
+            if self.shedding.at_once(demand, books) is not None:
+                self.counters.would_shed += 1
+            elif not any(book.verdict(demand, now_s).fits for book in serving):
+                self.counters.would_hold += 1
+        book = min(serving, key=lambda one: len(one.ledger.leases))
+        self._book_lease(Waiting(demand, now_s, event.streaming), book, now_s, effects)
+
+    # ---- admissions
+
+    def _schedule(self, now_s: float, effects: list[Effect]) -> None:
+        """Admit whoever can go, one at a time, until nobody can."""
+        if not len(self.queue):
+            return
+        books = self.fleet.fresh(now_s)
+        while (choice := self.placement.next_choice(books, now_s)) is not None:
+            self.queue.remove(choice.entry.demand.request_id)
+            self._reserve(choice, now_s, effects)
+
+    def _reserve(self, choice: Choice, now_s: float, effects: list[Effect]) -> None:
+        book = choice.book
+        charge = book.block_steps(choice.verdict.curves)
+        self.queue.charge(choice.entry.demand, charge)
+        self._book_lease(choice.entry, book, now_s, effects, charge=charge)
+
+    def _book_lease(self, entry: Waiting, book: Book, now_s: float, effects: list[Effect], *, charge: float = 0.0) -> None:
+        demand = entry.demand
+        cap = book.output_tokens_max(demand)
+        self.counters.leases_started += 1
+        lease = Lease(
+            lease_id=f"{demand.request_id}.{len(entry.excluded)}",
+            demand=demand,
+            replica=book.spec.name,
+            output_tokens_max=cap,
+            sent_s=now_s,
+            sent_steps=book.clock.steps,
+            streaming=entry.streaming,
+            output_tokens_forecast=self.fleet.model.output_tokens_expected(demand, cap),
+        )
+        book.ledger.add(lease)
+        self._open[demand.request_id] = _Open(lease, entry.excluded, charge)
+        effects.append(Reserve(demand.request_id, lease))
+
+    # ---- ends
+
+    def _end_lease(self, request_id: str, effects: list[Effect]) -> _Open | None:
+        """End the request's lease once; a second end is None."""
+        opened = self._open.pop(request_id, None)
+        if opened is None:
+            return None
+        opened.lease.ended = True
+        self.counters.leases_ended += 1
+        book = self.fleet.books.get(opened.lease.replica)
+        if book is not None:
+            book.ledger.remove(opened.lease.lease_id)
+        effects.append(Release(opened.lease.replica, opened.lease.lease_id))
+        return opened
+
+    def _finished(self, event: Finished, effects: list[Effect]) -> None:
+        opened = self._end_lease(event.request_id, effects)
+        if opened is None:
+            return
+        lease, demand = opened.lease, opened.lease.demand
+        tokens = lease.output_tokens if event.output_tokens is None else event.output_tokens
+        per_sequence = tokens / demand.sequences
+        if per_sequence > 0:
+            self.fleet.model.learn(demand, per_sequence, natural=event.natural)
+        if opened.charge and lease.output_tokens_forecast > 0:
+            used = opened.charge * min(4.0, per_sequence / lease.output_tokens_forecast)
+            self.queue.charge(demand, used - opened.charge)
+        book = self.fleet.books.get(lease.replica)
+        if book is not None and event.outcome is Outcome.COMPLETED:
+            book.feedback.completed(kv_limited=book.kv_limited)
+            book.kv_limited = book.kv_limited and len(self.queue) > 0
+
+    def _place_anew(self, request_id: str, now_s: float, effects: list[Effect]) -> None:
+        """The replica did not take it: queue it before everybody else of its tenant, that replica excluded."""
+        opened = self._end_lease(request_id, effects)
+        if opened is None:
+            return
+        demand = opened.lease.demand
+        self.queue.charge(demand, -opened.charge)
+        excluded = opened.excluded | {opened.lease.replica}
+        refusal = self.shedding.rerouted_too_often(len(excluded))
+        if refusal is None and not self.fleet.could_take(demand, excluded):
+            refusal = self.shedding.upstream_failed(len(excluded))
+        if refusal is not None:
+            self._shed(request_id, refusal, effects)
+            return
+        self.queue.push(Waiting(demand, now_s, opened.lease.streaming, opened.charge, 0.0, excluded), front=True)
+
+    def _expire(self, now_s: float, effects: list[Effect]) -> None:
+        for entry in self.queue.expired(now_s):
+            books = self.fleet.of_model(entry.demand.length_class.model)
+            self._shed(entry.demand.request_id, self.shedding.timed_out(entry, books, now_s), effects)
+
+    def _shed(self, request_id: str, refusal: Refusal, effects: list[Effect]) -> None:
+        self.queue.remove(request_id)
+        self.counters.shed += 1
+        effects.append(Shed(request_id, refusal))
+
+    def _void_if(self, void: bool, replica: str, effects: list[Effect]) -> None:
+        """End every lease of an engine epoch that is over; the requests themselves still end by their relay."""
+        if void:
+            for request_id in [key for key, opened in self._open.items() if opened.lease.replica == replica]:
+                self._end_lease(request_id, effects)

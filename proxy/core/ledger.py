@@ -1,0 +1,256 @@
+"""The book of what one replica holds and will hold for requests that went through us.
+
+One *row* per prompt part of each lease, in parallel arrays; the replica's forecast is the sum of its rows' curves plus the runs of
+blocks that several rows share. Sums are refreshed when the step clock has moved (``refresh``), and adjusted in between when a lease
+comes or goes, so a decision costs O(grid) however many requests are in flight.
+
+A lease is *sent* (the engine may not have seen it), *placed* (it holds blocks), and ends exactly once. Placement is certain from the
+first streamed token; for answers that are not streamed it is inferred from the engine's count of running requests.
+
+Fails: progress of answers that are not streamed is the step clock's guess until they end.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from proxy.core.curves import Curves, RowStates, blocks_held, curves_of
+from proxy.core.demand import Demand
+from proxy.core.grid import FloatArray, Grid
+from proxy.core.prefix import SharedBlocks
+from proxy.core.survival import SurvivalModel
+
+CurveCache = dict[tuple[int, int], tuple[Curves, FloatArray]]  # by ledger and survival version: summed curves, alive rows
+
+ROWS_START = 64
+CURVES_CACHED_MAX = 64  # replicas looked at for one waiting request
+PREFILL_DELAY_STEPS = 2.0  # a placed request decodes from the next step on; one being sent needs one or two more
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One promise of blocks. ``output_tokens`` counts over all its sequences and is written by the relay as it looks on."""
+
+    lease_id: str
+    demand: Demand
+    replica: str
+    output_tokens_max: int  # per sequence, after the context's clamp
+    sent_s: float
+    sent_steps: float
+    streaming: bool = False
+    output_tokens: int = 0
+    placed: bool = False
+    ended: bool = False
+    output_tokens_forecast: float = 0.0
+    rows: list[int] = field(default_factory=list)
+
+
+class Ledger:
+    """Leases of one replica and their demand. Blocks are the engine's; steps are the replica's decode steps."""
+
+    def __init__(self, block_size: int, grid: Grid, model: SurvivalModel) -> None:
+        assert block_size >= 1, block_size
+        self.block_size = block_size
+        self.leases: dict[str, Lease] = {}
+        self.sequences = 0
+        self._grid = grid
+        self._model = model
+        self._shared = SharedBlocks()
+        self._free: list[int] = []
+        self._used = 0
+        self._fields = np.zeros((6, ROWS_START))
+        self._classes = np.zeros(ROWS_START, dtype=np.intp)
+        self._live = np.zeros(ROWS_START, dtype=bool)
+        self._rows = np.zeros((5, ROWS_START, len(grid)))
+        self._alive = np.zeros((ROWS_START, len(grid)))
+        self._owner: dict[int, Lease] = {}
+        self._sums = np.zeros((5, len(grid)))
+        self.total = Curves.zero(len(grid))
+
+    def __repr__(self) -> str:
+        """Counts for people and tests."""
+        placed = sum(lease.placed for lease in self.leases.values())
+        return f"<Ledger leases={len(self.leases)} placed={placed} sequences={self.sequences} shared={len(self._shared)}>"
+
+    # ---- rows
+
+    def candidate(self, demand: Demand, output_tokens_max: int) -> RowStates:
+        """Row states of a request that is not here yet."""
+        count = len(demand.parts)
+        return RowStates(
+            prompt_tokens=np.fromiter((part.tokens for part in demand.parts), np.float64, count),
+            output_tokens=np.zeros(count),
+            output_tokens_max=np.full(count, float(output_tokens_max)),
+            copies=np.full(count, float(demand.copies)),
+            delay_steps=np.full(count, PREFILL_DELAY_STEPS),
+            error_ratio=np.full(count, self._model.error_ratio(demand)),
+            classes=np.full(count, self._model.leaf(demand), dtype=np.intp),
+        )
+
+    def demand_curves(self, demand: Demand, output_tokens_max: int, cache: CurveCache | None = None) -> Curves:
+        """What admitting ``demand`` adds to this replica's forecast, blocks already held by others not counted twice.
+
+        ``cache`` belongs to the request: its own curves are computed once for each state of the survival model.
+        """
+        key = (id(self), self._model.version)
+        cached = None if cache is None else cache.get(key)
+        if cached is None:
+            curves, living = curves_of(self.candidate(demand, output_tokens_max), self._grid, self._model, self.block_size)
+            cached = curves.total(), living
+            if cache is not None:
+                if len(cache) >= CURVES_CACHED_MAX:
+                    cache.clear()
+                cache[key] = cached
+        added, living = cached
+        if not demand.shares_prefix or not len(self._shared):
+            return added
+        added = Curves(*(curve.copy() for curve in added.arrays()))
+        for index, part in enumerate(demand.parts):
+            hits = self._shared.hits(part.block_hashes, (part.tokens - 1) // self.block_size)
+            if hits:
+                self._take_off_shared(added, part.block_hashes[:hits], living[index])
+        return added
+
+    def _take_off_shared(self, added: Curves, hashes: Iterable[int], living: FloatArray) -> None:
+        """Subtract the part of the candidate's blocks that its sharers are expected to hold anyway."""
+        for members, blocks in self._shared.sharers(hashes).items():
+            others = 1.0 - np.prod(1.0 - self._alive[list(members)], axis=0)
+            held = blocks * living * others
+            added.mean -= held
+            added.ceiling -= np.minimum(blocks * (others > 0.0), added.ceiling)
+
+    def add(self, lease: Lease) -> None:
+        """Book a lease that was just reserved."""
+        assert lease.lease_id not in self.leases, lease.lease_id
+        rows = self.candidate(lease.demand, lease.output_tokens_max)
+        self.leases[lease.lease_id] = lease
+        self.sequences += lease.demand.sequences
+        for index, part in enumerate(lease.demand.parts):
+            row = self._take_row()
+            lease.rows.append(row)
+            self._owner[row] = lease
+            prompt, cap, copies = rows.prompt_tokens[index], rows.output_tokens_max[index], rows.copies[index]
+            self._fields[:, row] = (prompt, 0.0, cap, copies, PREFILL_DELAY_STEPS, rows.error_ratio[index])
+            self._classes[row] = rows.classes[index]
+            self._live[row] = True
+            hashes = part.block_hashes if lease.demand.shares_prefix else ()
+            self._shared.add(row, hashes, (part.tokens - 1) // self.block_size)
+        rows_new = np.asarray(lease.rows)
+        self._recompute(rows_new)
+        self._sums += self._rows[:, rows_new].sum(axis=1)
+        self._sum_up()
+
+    def remove(self, lease_id: str) -> Lease | None:
+        """Take a lease out of the book; None when it is not in it."""
+        lease = self.leases.pop(lease_id, None)
+        if lease is None:
+            return None
+        self.sequences -= lease.demand.sequences
+        self._sums -= self._rows[:, lease.rows].sum(axis=1)
+        for row in lease.rows:
+            self._shared.remove(row)
+            self._live[row] = False
+            self._rows[:, row] = 0.0
+            self._alive[row] = 0.0
+            del self._owner[row]
+            self._free.append(row)
+        self._sum_up()
+        return lease
+
+    def clear(self) -> list[Lease]:
+        """A new engine epoch: everything it held is gone."""
+        return [lease for lease_id in list(self.leases) if (lease := self.remove(lease_id)) is not None]
+
+    def _take_row(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if self._used == len(self._live):
+            more = self._used
+            self._fields = np.concatenate((self._fields, np.zeros((6, more))), axis=1)
+            self._classes = np.concatenate((self._classes, np.zeros(more, dtype=np.intp)))
+            self._live = np.concatenate((self._live, np.zeros(more, dtype=bool)))
+            self._rows = np.concatenate((self._rows, np.zeros((5, more, len(self._grid)))), axis=1)
+            self._alive = np.concatenate((self._alive, np.zeros((more, len(self._grid)))))
+        self._used += 1
+        return self._used - 1
+
+    # ---- curves
+
+    def _states(self, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> RowStates:
+        prompt, out, cap, copies, delay, error = self._fields[:, rows]
+        return RowStates(prompt, out, cap, copies, delay, error, self._classes[rows])
+
+    def _recompute(self, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
+        curves, living = curves_of(self._states(rows), self._grid, self._model, self.block_size)
+        for plane, curve in enumerate(curves.arrays()):
+            self._rows[plane, rows] = curve
+        self._alive[rows] = living
+
+    def _sum_up(self) -> None:
+        """Totals over rows, then what shared runs were counted too often."""
+        self.total = Curves(*self._sums.copy())
+        for blocks, members in self._shared.runs():
+            living = self._alive[list(members)]
+            any_alive = 1.0 - np.prod(1.0 - living, axis=0)
+            possible = (living > 0.0).sum(axis=0)
+            self.total.mean -= blocks * (living.sum(axis=0) - any_alive)
+            self.total.ceiling -= blocks * np.maximum(possible - 1, 0)
+
+    def refresh(self, steps_now: float) -> None:
+        """Move every row to what is known of its progress at step ``steps_now`` and recompute the forecast."""
+        rows = np.flatnonzero(self._live[: self._used])
+        if not len(rows):
+            return
+        for row in rows:
+            lease = self._owner[int(row)]
+            tokens = self.tokens_out(lease, steps_now)
+            self._fields[1, row] = tokens
+            self._fields[4, row] = 0.0 if lease.placed else PREFILL_DELAY_STEPS
+        self._recompute(rows)
+        self._sums = self._rows[:, : self._used].sum(axis=1)
+        self._sum_up()
+
+    @staticmethod
+    def tokens_out(lease: Lease, steps_now: float) -> float:
+        """Output tokens of one sequence of a lease, below its cap: seen on the stream, else the step clock's guess."""
+        if lease.streaming:
+            tokens = lease.output_tokens / lease.demand.sequences
+        else:
+            tokens = max(0.0, steps_now - lease.sent_steps - PREFILL_DELAY_STEPS) if lease.placed else 0.0
+        return min(tokens, lease.output_tokens_max - 1.0)
+
+    def running(self) -> list[tuple[int, float]]:
+        """(survival class row, tokens out) of every sequence, for the survival model's exposure."""
+        return [(int(self._classes[row]), float(self._fields[1, row])) for row in np.flatnonzero(self._live[: self._used])]
+
+    # ---- now
+
+    def held_interval(self, steps_now: float, lag_steps: float) -> tuple[float, float]:
+        """Blocks the engine should hold now: [placed, placed + unplaced].
+
+        The upper end also allows for ``lag_steps`` the engine may be ahead of what we have seen of its streams.
+        """
+        rows = np.flatnonzero(self._live[: self._used])
+        if not len(rows):
+            return 0.0, 0.0
+        placed = np.fromiter((self._owner[int(row)].placed for row in rows), dtype=bool, count=len(rows))
+        for row in rows:
+            self._fields[1, row] = self.tokens_out(self._owner[int(row)], steps_now)
+        states = self._states(rows)
+        shared = self._shared_now(dict(zip((int(row) for row in rows), placed, strict=True)))
+        low = float(blocks_held(states, 0.0, self.block_size)[placed].sum()) - shared[0]
+        high = float(blocks_held(states, lag_steps, self.block_size).sum()) - shared[1]
+        return max(0.0, low), max(0.0, high)
+
+    def _shared_now(self, placed: dict[int, bool]) -> tuple[float, float]:
+        """Blocks counted more than once: among the placed rows, among all rows."""
+        among_placed = among_all = 0.0
+        for blocks, members in self._shared.runs():
+            among_all += blocks * (len(members) - 1)
+            among_placed += blocks * max(0, sum(placed[row] for row in members) - 1)
+        return among_placed, among_all
+
+    def prefill_tokens_unplaced(self) -> int:
+        """Prompt tokens sent and not known to be placed."""
+        return sum(lease.demand.prompt_tokens for lease in self.leases.values() if not lease.placed)

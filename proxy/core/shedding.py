@@ -1,0 +1,130 @@
+"""What is answered without being forwarded, and when a retry is worth its while.
+
+As early as it is certain: what can never fit (its prompt exceeds the context, or its prompt and one token every pool), what a full queue
+has no room for, what a higher band displaces, what cannot start before its deadline, and what waited until it.
+
+Forecast wait (seconds), the drain rate of all replicas that serve the model taken together:
+
+    wait = block-steps queued ahead / sum over replicas (usable blocks * steps per second)
+
+It is a lower bound: pools are never quite full, and the head itself waits for somebody to end. ``too_late`` sheds only where
+``CERTAINTY`` times that bound misses the deadline. Fails: with a cold step clock the rate is a guess; nothing is shed as too late
+until it was measured.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from proxy.core.book import Book
+from proxy.core.demand import Demand
+from proxy.core.outcome import Outcome, Refusal
+from proxy.core.replica import ReplicaPhase
+from proxy.core.wait_queue import Waiting, WaitQueue
+
+CERTAINTY = 0.7  # of the forecast wait: pools run at about this share of the ideal drain rate at worst
+RETRY_S_MIN = 1.0
+RETRY_NO_REPLICA_S = 2.0  # health checks come every second or so
+
+
+class Shedding:
+    """Builds refusals; decides those that follow from the request, the pools and the queue alone."""
+
+    def __init__(self, queue: WaitQueue, reroutes_max: int) -> None:
+        self._queue = queue
+        self._reroutes_max = reroutes_max
+
+    def at_once(self, demand: Demand, books: list[Book]) -> Refusal | None:
+        """What no waiting can cure; None when the request can be served some time."""
+        serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
+        if not serving:
+            return self.no_replica(demand)
+        context = max(book.spec.context_tokens_max for book in serving)
+        longest = demand.prompt_tokens_longest
+        if longest >= context:
+            return Refusal(
+                Outcome.NEVER_FITS,
+                gate="context",
+                message=f"The prompt has {longest} tokens; the model's maximum context length is {context} tokens.",
+                measured=longest,
+                limit=context,
+                unit="tokens",
+            )
+        if not any(book.fits_alone(demand) for book in serving):
+            need = min(ceil((longest + 1) / book.spec.block_size) for book in serving)
+            limit = max(book.spec.usable_blocks for book in serving)
+            message = f"The prompt needs {need} KV blocks; the largest replica has {limit}. It can never be served here."
+            return Refusal(
+                Outcome.NEVER_FITS, gate="kv", message=message, measured=need, limit=limit, unit="blocks",
+                policy_key="replicas[].kv_blocks",
+            )  # fmt: skip
+        return None
+
+    @staticmethod
+    def no_replica(demand: Demand) -> Refusal:
+        """No replica serves the model now."""
+        message = f"No replica serves the model {demand.length_class.model!r} at the moment."
+        return Refusal(Outcome.NO_REPLICA, gate="replicas", message=message, retry_after_s=RETRY_NO_REPLICA_S)
+
+    def queue_full(self, exceeded: tuple[str, int, int], books: Iterable[Book]) -> Refusal:
+        """A bound of the queue would be broken."""
+        key, value, limit = exceeded
+        message = f"The queue is full: {key} is {limit} and this request would make it {value}."
+        return Refusal(
+            Outcome.QUEUE_FULL, gate=key, message=message, measured=value, limit=limit, policy_key=key,
+            queue_position=len(self._queue) + 1, retry_after_s=self._retry_s(books),
+        )  # fmt: skip
+
+    def displaced(self, books: Iterable[Book], by: Demand) -> Refusal:
+        """A request of a higher band took the place in a full queue."""
+        message = f"A request of priority {by.priority} took this request's place in a full queue."
+        return Refusal(
+            Outcome.DISPLACED, gate="queue", message=message, policy_key="classes[].priority",
+            retry_after_s=self._retry_s(books),
+        )  # fmt: skip
+
+    def too_late(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal | None:
+        """The forecast says that it cannot start before its deadline."""
+        pool = list(books)
+        if not any(book.clock.measured for book in pool):
+            return None
+        wait_s = self.wait_s(pool)
+        left_s = entry.demand.deadline_s - now_s
+        if CERTAINTY * wait_s <= left_s:
+            return None
+        message = f"The forecast wait of {wait_s:.1f} s exceeds what is left until the deadline ({left_s:.1f} s)."
+        return Refusal(
+            Outcome.QUEUE_TIMEOUT, gate="queue.wait_max", message=message, measured=round(wait_s, 3), limit=round(left_s, 3),
+            unit="s", policy_key="queue.wait_max", queue_position=len(self._queue) + 1, retry_after_s=max(RETRY_S_MIN, wait_s),
+        )  # fmt: skip
+
+    def timed_out(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
+        """Its deadline came while it waited."""
+        waited_s = now_s - entry.enqueued_s
+        limit_s = entry.demand.deadline_s - entry.demand.arrived_s
+        message = f"The request waited {waited_s:.1f} s for room in the KV cache, as long as its deadline allows."
+        return Refusal(
+            Outcome.QUEUE_TIMEOUT, gate="queue.wait_max", message=message, measured=round(waited_s, 3), limit=round(limit_s, 3),
+            unit="s", policy_key="queue.wait_max", queue_position=self._queue.position(entry.demand.request_id),
+            retry_after_s=self._retry_s(books),
+        )  # fmt: skip
+
+    def rerouted_too_often(self, tried: int) -> Refusal | None:
+        """Whether ``tried`` replicas have failed it and no further one is to be tried."""
+        return None if tried <= self._reroutes_max else self.upstream_failed(tried)
+
+    @staticmethod
+    def upstream_failed(tried: int) -> Refusal:
+        """Every replica that could take it failed it before the first byte."""
+        message = f"{tried} replica(s) failed this request before the first byte and no other can take it."
+        return Refusal(
+            Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, measured=tried, policy_key="relay.reroutes_max",
+            retry_after_s=RETRY_NO_REPLICA_S,
+        )  # fmt: skip
+
+    def _retry_s(self, books: Iterable[Book]) -> float:
+        return max(RETRY_S_MIN, self.wait_s(books))
+
+    def wait_s(self, books: Iterable[Book]) -> float:
+        """Forecast wait of a request at the queue's end, in seconds."""
+        rate = sum(book.spec.usable_blocks * book.clock.rate_per_s for book in books if book.phase is ReplicaPhase.SERVING)
+        return self._queue.charge_block_steps / max(rate, 1e-9)
