@@ -84,7 +84,7 @@ class Latencies:
 class TokenSink:
     """Tokens on their way to one HTTP request. Events are (choice, finish reason or None), one per token, in order."""
 
-    __slots__ = ("_events", "_waiter", "gone")
+    __slots__ = ("__weakref__", "_events", "_waiter", "gone")
 
     def __init__(self) -> None:
         self._events: list[tuple[int, FinishReason | None]] = []

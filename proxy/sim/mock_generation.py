@@ -6,6 +6,7 @@ Both forms watch for the client: a disconnect aborts the engine requests at once
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from weakref import WeakSet
 
 from proxy.sim.engine_requests import EngineRequest, chain_hashes
 from proxy.sim.mock_answers import AnswerWriter, Choice
@@ -28,6 +29,7 @@ class EnginePool:
         self._next = 0
         self._added = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._sinks: WeakSet[TokenSink] = WeakSet()
 
     def ensure_running(self) -> None:
         """Start the engine loops on the running event loop, once."""
@@ -43,6 +45,17 @@ class EnginePool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+
+    def open_sink(self) -> TokenSink:
+        """Where one HTTP request's tokens will go."""
+        sink = TokenSink()
+        self._sinks.add(sink)
+        return sink
+
+    def hang_up(self) -> None:
+        """Let every open request end as if its client had left."""
+        for sink in list(self._sinks):
+            sink.hang_up()
 
     def check_limits(self, requests: int) -> None:
         """Raises ApiError 503 when a queue limit is reached."""

@@ -5,16 +5,16 @@ costs one chunk and one send.
 """
 
 import argparse
-import logging
+import socket
 import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import uvicorn
 
 from proxy.sim.mock_answers import AnswerWriter, plan_choices
-from proxy.sim.mock_engine import TokenSink
 from proxy.sim.mock_errors import (
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
@@ -177,7 +177,7 @@ class MockServer:
             echo_texts=[self.tokenizer.decode(prompt) for prompt in request.prompts] if request.echo else [],
         )
         rank = header(scope, b"x-data-parallel-rank")
-        sink = TokenSink()
+        sink = self.pool.open_sink()
         abort = self.pool.submit(request, choices, sink, int(rank) if rank is not None and rank.isdigit() else None)
         async with watching(receive, sink):
             try:
@@ -257,6 +257,19 @@ def build_app(settings: MockSettings) -> AsgiApp:
     return MockServer(settings)
 
 
+class _Server(uvicorn.Server):
+    """Told to stop, it cuts open streams instead of waiting for their ends, as the real server does."""
+
+    def __init__(self, config: uvicorn.Config, app: MockServer) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Hang up on everyone, then close."""
+        self._app.pool.hang_up()
+        await super().shutdown(sockets)
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     try:
@@ -264,15 +277,19 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"kvgate mock-vllm: {error}\n")
         return 2
-    logging.basicConfig(level=logging.WARNING)
-    # Idle connections close after 5 s, and SIGTERM cuts open streams, as with the real server.
-    uvicorn.run(
-        build_app(settings),
-        host=args.host,
-        port=args.port,
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=5,
-        ws="none",
-    )
+    try:
+        family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+        listener = socket.create_server((args.host, args.port), family=family, backlog=2048)
+    except OSError as error:
+        sys.stderr.write(
+            f"kvgate mock-vllm: cannot listen on {args.host} port {args.port}: {error.strerror}; choose another --port\n"
+        )
+        return 1
+    app = MockServer(settings)
+    # Idle connections close after 5 s, as the real server's do. Below critical, uvicorn would report every stream that was cut.
+    config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_keep_alive=5, ws="none")
+    port = listener.getsockname()[1]
+    sys.stderr.write(f"mock vLLM {settings.metrics_version} serves {settings.model!r} on http://{args.host}:{port}\n")
+    with suppress(KeyboardInterrupt), listener:
+        _Server(config, app).run(sockets=[listener])
     return 0
