@@ -55,6 +55,8 @@ def _joined(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     texts = [part["text"] if isinstance(part, dict) else part for part in content if isinstance(part, str) or "text" in part]
+    if not all(isinstance(text, str) for text in texts):
+        raise UnusualMessageError("a content part has no text")
     return "\n".join(texts)
 
 
@@ -73,7 +75,7 @@ def _message(message: dict[str, Any], wants_parts: bool) -> dict[str, Any]:
         if "tool_call_id" in message:
             result["tool_call_id"] = message["tool_call_id"]
         if wants_parts and all(part["type"] == "text" for part in items):
-            result["content"] = "\n".join(part["text"] for part in items)
+            result["content"] = _joined(items)
     for key in ("name", "task"):
         if isinstance(message.get(key), str):
             result[key] = message[key]
@@ -120,9 +122,9 @@ def _part(part: Any, wants_parts: bool) -> Any:
     if not isinstance(kind, str) or kind not in _TEXT_FIELD or part.get("uuid") is not None:
         raise UnusualMessageError(f"a content part of type {kind!r} is no text")
     text = part.get(_TEXT_FIELD[kind])
-    if text is None and kind in _SKIPPED_WHEN_NULL:
+    if text is None and (kind in _SKIPPED_WHEN_NULL or not wants_parts):
         return None
-    if not isinstance(text, str):
+    if text is not None and not isinstance(text, str):
         raise UnusualMessageError(f"a content part of type {kind!r} has no text")
     if not wants_parts:
         return text

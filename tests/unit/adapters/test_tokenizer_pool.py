@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.adapters.ratio_counter import SAMPLES_MIN, RatioCounter
 from proxy.adapters.remote_counter import PAUSE_S, RemoteCounter
@@ -16,7 +18,7 @@ from proxy.adapters.tokenizer_pool import INLINE_BYTES_MAX, TokenizerPool
 from proxy.core.demand import CountSource, PromptPart
 from proxy.ports import PromptCount, PromptTooLongError
 from proxy.wire.call import Call, CallKind
-from proxy.wire.openai import read_call
+from proxy.wire.openai import UnreadableCallError, read_call
 from tests.support.tiny_tokenizer import write_model
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -375,3 +377,35 @@ def test_truncated_prompts_teach_nothing_and_names_are_bounded() -> None:
     for index in range(2000):
         ratio.learn(completion("x" * 4000, model=f"m{index}"), 1000)
     assert len(ratio._quantiles) <= 512
+
+
+NAMES = st.sampled_from(
+    ["role", "content", "type", "text", "tool_calls", "function", "name", "arguments", "messages", "tools", "chat_template_kwargs",
+     "documents", "prompt", "image_url", "reasoning", "continue_final_message", "add_generation_prompt", "prompt_embeds"]
+)  # fmt: skip
+SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(["user", "tool", "developer", "text"])
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4))
+MESSAGES = st.lists(st.dictionaries(NAMES, VALUES, max_size=4).map(lambda fields: {"role": "user"} | fields), max_size=3)
+
+
+@given(kind=st.sampled_from(CallKind), fields=st.dictionaries(NAMES, VALUES, max_size=5), messages=MESSAGES)
+def test_every_readable_call_gets_a_count(
+    source: LoadedTokenizer, kind: CallKind, fields: dict[str, Any], messages: list[dict[str, Any]]
+) -> None:
+    body = json.dumps({"prompt": "hi"} | fields | {"messages": messages}).encode()
+
+    async def counted() -> PromptCount | None:
+        try:
+            call = read_call(kind, body)
+        except UnreadableCallError:
+            return None
+        pool = TokenizerPool(source, threads=1, remote=None, ratio=RatioCounter())
+        try:
+            found = await pool.count(call, block_size=16, context_tokens_max=None)
+        finally:
+            await pool.aclose()
+        pool.learn(call, found, 10)
+        return found
+
+    found = asyncio.run(counted())
+    assert found is None or (found.parts and all(part.tokens >= 1 for part in found.parts))

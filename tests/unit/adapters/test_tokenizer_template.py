@@ -124,6 +124,7 @@ def test_a_final_message_that_cannot_be_continued(source: str, messages: list[di
             [{"type": "text", "text": "a"}, {"type": "tool_reference", "name": "f"}],
         ),
         ({"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb", "a\nb"),
+        ({"role": "user", "content": [{"type": "input_text", "text": None}]}, "", [{"type": "text", "text": None}]),
         ({"role": "system", "content": "x-anthropic-billing-header: 1"}, "", []),
         ({"role": "system", "content": "x-anthropic-billing-header: 1\nrest"}, "rest", [{"type": "text", "text": "rest"}]),
         ({"role": "user", "content": "x-anthropic-billing-header: 1"}, "x-anthropic-billing-header: 1", None),
@@ -148,6 +149,11 @@ def test_content_as_text_and_as_parts(message: dict[str, Any], text: str, parts:
 def test_messages_the_engine_refuses(message: dict[str, Any]) -> None:
     with pytest.raises(UnusualMessageError):
         normalise_messages((message,), wants_parts=False)
+
+
+def test_a_tool_result_without_text_is_refused_where_parts_are_joined() -> None:
+    with pytest.raises(UnusualMessageError):
+        normalise_messages(({"role": "tool", "content": [{"type": "input_text"}]},), wants_parts=True)
 
 
 def test_fields_of_a_message() -> None:
