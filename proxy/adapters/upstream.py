@@ -132,7 +132,7 @@ class _OriginPool:
             full = limits.connections_max is not None and self.open_count >= limits.connections_max
             why = f"all connections_max={limits.connections_max} in use" if full else "no connection"
             raise UpstreamError("connect", f"{origin.host}:{origin.port}: {why} for {limits.connect_s_max:g} s") from None
-        except OSError as exc:
+        except (OSError, UnicodeError) as exc:  # UnicodeError: a host name that DNS cannot hold
             raise UpstreamError("connect", f"{origin.host}:{origin.port}: {exc}") from exc
 
     async def _connect_now(self) -> Connection:

@@ -124,6 +124,7 @@ class Exchange:
         self._parser = None  # it holds our bound methods: without this every exchange were garbage in a cycle
         if not self._ended and self._error is None:
             self._error = UpstreamError("reset", "closed here before its end", answered=self._answered)
+            self.wake()
         self._stop()
         if self._ended and self._sent and self._keep and connection.usable:
             connection.resume_reading()

@@ -452,6 +452,23 @@ async def test_closing_or_cancelling_closes_the_connection(answer: bytes) -> Non
         assert "open=0 idle=0" in repr(upstream)
 
 
+async def test_closing_wakes_a_reader() -> None:
+    async with ScriptedUpstream.running(once(CHUNKED + b"1\r\na\r\n", b"")) as server, client() as upstream:
+        response = await post(upstream, server)
+        reading = asyncio.create_task(read_all(response))
+        await asyncio.sleep(0)
+        response.close()
+        with pytest.raises(UpstreamError):
+            await asyncio.wait_for(reading, 5)
+
+
+async def test_a_host_name_that_cannot_be_looked_up() -> None:
+    async with client() as upstream:
+        with pytest.raises(UpstreamError) as caught:
+            await upstream.open(f"http://{'a' * 64}.invalid", b"GET", b"/", [], b"")
+        assert caught.value.kind == "connect"
+
+
 async def test_a_request_that_cannot_be_written_opens_no_connection() -> None:
     async with ScriptedUpstream.running(answering(OK)) as server, client() as upstream:
         with pytest.raises(UpstreamError, match="CR, LF"):
