@@ -39,21 +39,46 @@ class ServerCounts:
     started_s: float
 
 
+class _Writer:
+    """Exposition lines. As the Python client does, every counter and histogram also shows when it was created."""
+
+    def __init__(self, created_s: float) -> None:
+        self.lines: list[str] = []
+        self._created_s = created_s
+
+    def family(self, name: str, kind: str, text: str, samples: Iterable[Sample]) -> None:
+        exposed = f"{name}_total" if kind == "counter" else name
+        self.lines += (f"# HELP {exposed} {text}", f"# TYPE {exposed} {kind}")
+        owners: dict[str, None] = {}
+        for suffix, labels, value in samples:
+            inside = ",".join([f'{key}="{_escaped(labels[key])}"' for key in sorted(labels)])
+            self.lines.append(f"{name}{suffix}{{{inside}}} {float(value)}" if inside else f"{name}{suffix} {float(value)}")
+            if suffix in ("_total", "_sum"):
+                owners[inside] = None
+        if owners:
+            self.lines += (f"# HELP {name}_created {text}", f"# TYPE {name}_created gauge")
+            self.lines += [f"{name}_created{{{inside}}} {self._created_s}" for inside in owners]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
 def expose(
     version: MetricsVersion, model: str, engines: Sequence[EngineLoop], server: ServerCounts, *, log_stats: bool = True
 ) -> str:
     """The whole exposition."""
-    lines: list[str] = []
-    _family(lines, "python_info", "gauge", "Python platform information", [("", {"implementation": "CPython"}, 1)])
-    _family(lines, "process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.",
-            [("", {}, server.started_s)])  # fmt: skip
+    write = _Writer(server.started_s)
+    write.family("python_info", "gauge", "Python platform information", [("", {"implementation": "CPython"}, 1)])
+    started: list[Sample] = [("", {}, server.started_s)]
+    write.family("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", started)
     http = [
         ("_total", {"handler": handler, "method": method, "status": status}, count)
         for (handler, method, status), count in server.http.items()
     ]
-    _family(lines, "http_requests", "counter", "Total number of requests by method, status and handler.", http)
+    write.family("http_requests", "counter", "Total number of requests by method, status and handler.", http)
     if log_stats:
-        exposition = _EngineExposition(lines, version, model, engines)
+        exposition = _EngineExposition(write, version, model, engines)
         exposition.gauges()
         exposition.counters()
         exposition.histograms()
@@ -62,15 +87,13 @@ def expose(
             rejections = [
                 ("_total", {"model_name": model, "reason": reason}, count) for reason, count in server.rejections.items()
             ]
-            _family(
-                lines, "vllm:admission_rejections", "counter", "Number of requests rejected by admission control.", rejections
-            )
-    return "\n".join(lines) + "\n"
+            write.family("vllm:admission_rejections", "counter", "Number of requests rejected by admission control.", rejections)
+    return "\n".join(write.lines) + "\n"
 
 
 class _EngineExposition:
-    def __init__(self, lines: list[str], version: MetricsVersion, model: str, engines: Sequence[EngineLoop]) -> None:
-        self._lines = lines
+    def __init__(self, write: _Writer, version: MetricsVersion, model: str, engines: Sequence[EngineLoop]) -> None:
+        self._write = write
         self._version = version
         self._engines = engines
         self._labels: list[dict[str, str]] = [
@@ -82,10 +105,10 @@ class _EngineExposition:
         return [(suffix, {**own, **labels}, value(engine)) for own, engine in zip(self._labels, self._engines, strict=True)]
 
     def _gauge(self, name: str, text: str, value: Callable[[EngineLoop], float]) -> None:
-        _family(self._lines, f"vllm:{name}", "gauge", text, self._each("", value))
+        self._write.family(f"vllm:{name}", "gauge", text, self._each("", value))
 
     def _counter(self, name: str, text: str, value: Callable[[EngineLoop], float]) -> None:
-        _family(self._lines, f"vllm:{name}", "counter", text, self._each("_total", value))
+        self._write.family(f"vllm:{name}", "counter", text, self._each("_total", value))
 
     def _usage(self, engine: EngineLoop) -> float:
         usable = engine.engine.usable_blocks
@@ -110,13 +133,13 @@ class _EngineExposition:
                 *self._each("", lambda e: e.published.gauges.waiting, reason="capacity"),
                 *self._each("", lambda _: 0, reason="deferred"),
             ]
-            _family(self._lines, "vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", waiting)
+            self._write.family("vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", waiting)
             awake = [
                 sample
                 for state, value in (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0))
                 for sample in self._each("", lambda _, value=value: value, sleep_state=state)  # type: ignore[misc]
             ]
-            _family(self._lines, "vllm:engine_sleep_state", "gauge", "Engine sleep state.", awake)
+            self._write.family("vllm:engine_sleep_state", "gauge", "Engine sleep state.", awake)
         if version in OLD_NAMES:
             self._gauge("gpu_cache_usage_perc", "GPU KV-cache usage. 1 means 100 percent usage.", self._usage)
         if version in NEW_NAMES:
@@ -142,16 +165,19 @@ class _EngineExposition:
                 *self._each("_total", lambda e: e.published.counters.prompt_tokens_cached, source="local_cache_hit"),
                 *self._each("_total", lambda _: 0, source="external_kv_transfer"),
             ]  # fmt: skip
-            _family(self._lines, "vllm:prompt_tokens_by_source", "counter", "Number of prompt tokens by source.", sources)
+            self._write.family("vllm:prompt_tokens_by_source", "counter", "Number of prompt tokens by source.", sources)
+            for name in ("external_prefix_cache_queries", "external_prefix_cache_hits", "mm_cache_queries", "mm_cache_hits"):
+                self._counter(name, f"{name.replace('_', ' ').capitalize()}.", lambda _: 0)
             self._counter("prompt_tokens_cached", "Number of cached prompt tokens.",
                           lambda e: e.published.counters.prompt_tokens_cached)  # fmt: skip
         # Aborts by the frontend are not counted (vLLM #31503), so abort stays 0.
+        unseen = ("abort", "error", "repetition") if version is MetricsVersion.V0_32 else ("abort",)
         success = [
             *self._each("_total", lambda e: e.published.counters.finished[FinishReason.STOP], finished_reason="stop"),
             *self._each("_total", lambda e: e.published.counters.finished[FinishReason.LENGTH], finished_reason="length"),
-            *self._each("_total", lambda _: 0, finished_reason="abort"),
+            *(sample for reason in unseen for sample in self._each("_total", lambda _: 0, finished_reason=reason)),
         ]
-        _family(self._lines, "vllm:request_success", "counter", "Count of successfully processed requests.", success)
+        self._write.family("vllm:request_success", "counter", "Count of successfully processed requests.", success)
 
     def histograms(self) -> None:
         tables: list[tuple[str, Callable[[EngineLoop], Histogram]]] = [
@@ -169,7 +195,7 @@ class _EngineExposition:
             samples: list[Sample] = []
             for own, engine in zip(self._labels, self._engines, strict=True):
                 samples += _histogram_samples(of_engine(engine), own)
-            _family(self._lines, f"vllm:{name}", "histogram", f"Histogram of {name.replace('_', ' ')}.", samples)
+            self._write.family(f"vllm:{name}", "histogram", f"Histogram of {name.replace('_', ' ')}.", samples)
 
     def cache_config(self) -> None:
         # num_gpu_blocks is the sum over this server's engines, repeated on each; kv_cache_size_tokens is one engine's.
@@ -194,7 +220,7 @@ class _EngineExposition:
                 labels["kv_cache_max_concurrency"] = str(settings.num_gpu_blocks * settings.block_size / settings.max_model_len)
                 labels["kv_cache_size_tokens"] = str(settings.num_gpu_blocks * settings.block_size)
             samples.append(("", labels, 1))
-        _family(self._lines, "vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", samples)
+        self._write.family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", samples)
 
 
 def _histogram_samples(histogram: Histogram, labels: Labels) -> list[Sample]:
@@ -206,16 +232,3 @@ def _histogram_samples(histogram: Histogram, labels: Labels) -> list[Sample]:
     samples.append(("_count", labels, histogram.count))
     samples.append(("_sum", labels, histogram.total))
     return samples
-
-
-def _family(lines: list[str], name: str, kind: str, text: str, samples: Iterable[Sample]) -> None:
-    exposed = f"{name}_total" if kind == "counter" else name
-    lines.append(f"# HELP {exposed} {text}")
-    lines.append(f"# TYPE {exposed} {kind}")
-    for suffix, labels, value in samples:
-        inside = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
-        lines.append(f"{name}{suffix}{{{inside}}} {float(value)}" if inside else f"{name}{suffix} {float(value)}")
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,5 +1,8 @@
 """The mock's ``/metrics``, read with the Prometheus client's own parser."""
 
+import json
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -61,6 +64,22 @@ async def test_names_of_a_version(version: MetricsVersion) -> None:
                 assert value == pytest.approx(idle)
                 assert ("engine" in labels) == (version is not MetricsVersion.V0_6_6)
         assert (await mock.request("GET", "/version")).json()["version"].startswith(str(version))
+
+
+async def test_every_series_is_one_of_the_real_servers() -> None:
+    """Names, types and labels recorded from vLLM 0.32; its cache_config_info has more labels, which come and go with releases."""
+    recorded = json.loads(Path(__file__).with_name("mock_recorded_metrics.json").read_text(encoding="utf-8"))
+    async with running(settings()) as mock:
+        await mock.chat(max_tokens=1)
+        text = (await mock.request("GET", "/metrics")).body
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            real = recorded[sample.name]
+            assert family.type == real["type"]
+            if sample.name in ("vllm:cache_config_info", "python_info"):
+                assert set(sample.labels) <= set(real["labels"])
+            else:
+                assert sorted(sample.labels) == real["labels"]
 
 
 async def test_without_log_stats_only_http_and_process_series_stay() -> None:
