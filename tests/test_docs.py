@@ -14,7 +14,7 @@ import pytest
 from proxy.cli import COMMANDS, command_parser
 from proxy.config.schema import POLICY
 from proxy.config.settings import VARIABLES
-from proxy.config.shape import key_names
+from proxy.config.shape import Section, key_names
 from proxy.core.outcome import Mode, Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +34,15 @@ def metrics_in(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from METRIC.findall(node.value)
+
+
+def policy_keys_in(source: str, sections: str) -> Iterator[str]:
+    """Yield what a module gives as ``policy_key``, and every string that reads like a key of one of the sections."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "policy_key" and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+        elif isinstance(node, ast.Constant) and re.fullmatch(rf"({sections})\.(?!py$)[a-z_0-9]+", str(node.value)):
+            yield str(node.value)
 
 
 def metrics_of_the_code() -> set[str]:
@@ -56,6 +65,17 @@ def test_every_policy_key_is_documented_and_no_other() -> None:
     assert keys - quoted_in(POLICIES) == set()
     rows = set(re.findall(r"^\| `([a-z_]+(?:\[\])?(?:\.[a-z_]+)*)` \|", POLICIES, re.MULTILINE))
     assert rows - keys - {outcome.value for outcome in Outcome} - {mode.value for mode in Mode} == set()
+
+
+def test_every_key_that_an_answer_names_can_be_set() -> None:
+    sections = "|".join(name for name, key in POLICY.keys.items() if isinstance(key.reader, Section))
+    named = {word for path in (ROOT / "proxy").rglob("*.py") for word in policy_keys_in(path.read_text("utf-8"), sections)}
+    assert named - set(key_names(POLICY)) == set()
+
+
+def test_the_search_for_keys_finds_them() -> None:
+    source = 'Refusal(policy_key="nothing", gate="queue.wait_max")\nbound = ("limits.typo", 1)\nother = "queue.py"\n'
+    assert set(policy_keys_in(source, "queue|limits")) == {"nothing", "queue.wait_max", "limits.typo"}
 
 
 def test_every_outcome_and_mode_is_documented() -> None:

@@ -28,6 +28,7 @@ JITTER_SHARE = 0.25
 JITTER_S_MIN = 0.25
 
 GATE_CONTEXT = "context"
+GATE_CONTEXT_BOUND = "context.bound"  # as context, by a lower bound of the prompt's length instead of its count
 GATE_MODEL = "model"
 GATE_UPSTREAM_TIMEOUT = "upstream.timeout"
 
@@ -106,19 +107,21 @@ def stream_error_event(refusal: Refusal, *, brief: bool) -> bytes:
 
 
 def context_overflow(prompt_tokens: int, context_tokens_max: int, *, exact: bool) -> Refusal:
-    """Return the refusal of a prompt that leaves no room for one output token, worded as vLLM 0.32 words it.
+    """Return the refusal of a prompt that leaves no room for one output token; not ``exact`` means a lower bound."""
+    gate = GATE_CONTEXT if exact else GATE_CONTEXT_BOUND
+    message = _context_message(prompt_tokens, context_tokens_max, exact=exact)
+    return Refusal(Outcome.NEVER_FITS, gate, message, measured=prompt_tokens, limit=context_tokens_max, unit="tokens")
 
-    ``prompt_tokens`` is at least ``context_tokens_max``; not ``exact`` means it is a lower bound.
-    """
-    if prompt_tokens == context_tokens_max and exact:
-        message = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
-    else:
-        message = (
-            f"This model's maximum context length is {context_tokens_max} tokens. However, your prompt contains "
-            f"{'' if exact else 'at least '}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
-            f"Please reduce the length of the input prompt. (parameter=input_tokens, value={prompt_tokens})"
-        )
-    return Refusal(Outcome.NEVER_FITS, GATE_CONTEXT, message, measured=prompt_tokens, limit=context_tokens_max, unit="tokens")
+
+def _context_message(prompt_tokens: int, context_tokens_max: int, *, exact: bool) -> str:
+    """Return the words of vLLM 0.32."""
+    if exact and prompt_tokens == context_tokens_max:
+        return "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
+    return (
+        f"This model's maximum context length is {context_tokens_max} tokens. However, your prompt contains "
+        f"{'' if exact else 'at least '}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
+        f"Please reduce the length of the input prompt. (parameter=input_tokens, value={prompt_tokens})"
+    )
 
 
 def model_not_found(model: str) -> Refusal:
@@ -128,15 +131,16 @@ def model_not_found(model: str) -> Refusal:
 
 def _error(refusal: Refusal, row: _Row, *, brief: bool) -> dict[str, object]:
     """Return OpenAI's error object, with the decision in further fields."""
-    context = refusal.outcome is Outcome.NEVER_FITS and refusal.gate == GATE_CONTEXT
+    message = row.brief if brief else refusal.message
     code, param = refusal.outcome.value, None
-    if context:
-        code, param = "context_length_exceeded", "messages"  # what LangChain and LiteLLM look for
+    if refusal.gate in {GATE_CONTEXT, GATE_CONTEXT_BOUND} and refusal.measured is not None and refusal.limit is not None:
+        # What LangChain and LiteLLM look for; not brief either, because the engine tells the same numbers to anybody.
+        code, param = "context_length_exceeded", "messages"
+        message = _context_message(int(refusal.measured), int(refusal.limit), exact=refusal.gate == GATE_CONTEXT)
     elif refusal.gate == GATE_MODEL:
         code, param = "model_not_found", "model"
-    hidden = brief and not context  # the engine tells the same numbers to anybody
     error: dict[str, object] = {
-        "message": row.brief if hidden else refusal.message,
+        "message": message,
         "type": row.type,
         "param": param,
         "code": code,

@@ -162,9 +162,16 @@ def test_the_context_limit_is_told_as_the_engine_tells_it(brief: bool) -> None:
     )
 
 
+def test_the_gates_own_words_for_the_context_give_way_to_the_engines() -> None:
+    refusal = refused(Outcome.NEVER_FITS, gate="context", message="too long", measured=5000, limit=4096, unit="tokens")
+    assert error_of(answer(refusal, jitter=0.0, brief=False))["message"] == context_overflow(5000, 4096, exact=True).message
+
+
 def test_a_lower_bound_of_a_prompt_says_so() -> None:
     assert "contains at least 4097 input tokens" in context_overflow(4097, 4096, exact=False).message
-    assert "contains at least 4096 input tokens" in context_overflow(4096, 4096, exact=False).message
+    got = answer(context_overflow(4096, 4096, exact=False), jitter=0.0, brief=True)
+    assert "contains at least 4096 input tokens" in error_of(got)["message"]
+    assert error_of(got)["code"] == "context_length_exceeded"
 
 
 def test_a_prompt_that_fills_the_context_is_told_as_the_engine_tells_it() -> None:
