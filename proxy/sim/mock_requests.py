@@ -93,7 +93,7 @@ def read_generation(
             name,
             requested,
         )
-    prompts = _chat_prompts(body, tokenizer) if chat else _completion_prompts(body, tokenizer)
+    prompts = _chat_prompts(body, tokenizer, card) if chat else _completion_prompts(body, tokenizer, card)
     prompts = [_fitted(prompt, fields.integer("truncate_prompt_tokens"), card) for prompt in prompts]
     echo = fields.flag("echo")
     echo_only = not chat and echo and requested == 0
@@ -184,28 +184,42 @@ def _check_prompt_shape(body: dict[str, Any]) -> None:
         raise plain_bad_request("suffix is only supported for models with FIM completion rendering", "suffix")
 
 
-def _chat_prompts(body: dict[str, Any], tokenizer: MockTokenizer) -> list[list[int]]:
+def _encoded(text: str, tokenizer: MockTokenizer, card: ModelCard) -> list[int]:
+    """Token ids; a text that cannot fit whatever it says is refused before it costs tokenizing."""
+    limit = card.context_tokens_max * tokenizer.characters_per_token_max
+    if len(text) > limit:
+        raise bad_request(
+            f"This model's maximum context length is {card.context_tokens_max} tokens. However, your prompt contains {len(text)} "
+            f"characters (more than {limit} characters, which is the upper bound for {card.context_tokens_max} input tokens). "
+            "Please reduce the length of the input prompt.",
+            "input_text",
+            len(text),
+        )
+    return tokenizer.encode(text)
+
+
+def _chat_prompts(body: dict[str, Any], tokenizer: MockTokenizer, card: ModelCard) -> list[list[int]]:
     messages = body["messages"]
     if not messages:
         raise plain_bad_request("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    variables = {"add_generation_prompt": True, "continue_final_message": False, **(body.get("chat_template_kwargs") or {})}
-    for name in ("add_generation_prompt", "documents", "tools"):
-        if body.get(name) is not None:
-            variables[name] = body[name]
+    # The request's own fields win over its template arguments; add_generation_prompt is always one of them.
+    variables = dict(body.get("chat_template_kwargs") or {})
+    variables |= {name: body[name] for name in ("documents", "tools") if body.get(name) is not None}
+    variables["add_generation_prompt"] = Fields(body).flag("add_generation_prompt", default=True)
     try:
         text = tokenizer.render(messages, **variables)
     except TemplateFailedError as error:
         raise plain_bad_request(str(error)) from error
-    return [tokenizer.encode(text)]
+    return [_encoded(text, tokenizer, card)]
 
 
-def _completion_prompts(body: dict[str, Any], tokenizer: MockTokenizer) -> list[list[int]]:
+def _completion_prompts(body: dict[str, Any], tokenizer: MockTokenizer, card: ModelCard) -> list[list[int]]:
     prompt = body["prompt"]
     if prompt == []:
         raise plain_bad_request("You must pass at least one prompt")
     if isinstance(prompt, str) or type(prompt[0]) is int:
         prompt = [prompt]
-    prompts = [tokenizer.encode(each) if isinstance(each, str) else each for each in prompt]
+    prompts = [_encoded(each, tokenizer, card) if isinstance(each, str) else each for each in prompt]
     for ids in prompts:
         if not ids:
             raise plain_bad_request("The decoder prompt cannot be empty")

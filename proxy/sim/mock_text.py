@@ -17,6 +17,8 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from proxy.sim.mock_messages import UnreadableMessageError, template_messages, template_tools, template_variables
+
 TOKENIZER_DIRECTORY = Path(__file__).with_name("tokenizer")
 CYCLE_TOKENS = 8191
 END_OF_TURN = "<|im_end|>"
@@ -60,10 +62,13 @@ class MockTokenizer:
         return [self._tokenizer.id_to_token(token) or "" for token in ids]
 
     def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
-        """The chat prompt's text. ``variables``: tools, documents, add_generation_prompt and template kwargs."""
+        """The chat prompt's text. ``variables``: tools, documents, add_generation_prompt and the request's template arguments."""
+        given = template_variables(variables)
         try:
-            return self._template.render(messages=[_flattened(message) for message in messages], **variables)
-        except (TemplateError, TypeError) as error:
+            if "tools" in given:
+                given["tools"] = template_tools(given["tools"])
+            return self._template.render(messages=template_messages(messages), **given)
+        except (TemplateError, TypeError, UnreadableMessageError) as error:
             raise TemplateFailedError(str(error)) from error
 
     def words(self) -> list[tuple[int, str]]:
@@ -75,28 +80,6 @@ class MockTokenizer:
                 found.append((index, " " + word))
         encoded = self._tokenizer.encode_batch_fast([text for _, text in found])
         return [pair for pair, encoding in zip(found, encoded, strict=True) if encoding.ids == [pair[0]]]
-
-
-def _flattened(message: dict[str, Any]) -> dict[str, Any]:
-    """Content parts joined into text, and tool-call arguments parsed, as the server does for a template with string content."""
-    changed = dict(message)
-    if isinstance(message.get("content"), list):
-        changed["content"] = "\n".join(str(part.get("text", "")) for part in message["content"] if isinstance(part, dict))
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        changed["tool_calls"] = [_with_parsed_arguments(call) for call in calls if isinstance(call, dict)]
-    return changed
-
-
-def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except ValueError as error:
-        raise TypeError(f"tool call arguments are not JSON: {error}") from error
-    return {**call, "function": {**function, "arguments": arguments}}
 
 
 class MockVoice:
