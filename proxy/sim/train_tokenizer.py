@@ -24,7 +24,8 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-NOUNS = _words("""time year people way day man thing woman life child world school state family student group country problem hand part place
+NOUNS = _words("""\
+time year people way day man thing woman life child world school state family student group country problem hand part place
 case week company system program question work government number night point home water room mother area money story fact month lot
 right study book eye job word business issue side kind head house service friend father power hour game line end member law car city
 community name president team minute idea body information back parent face level office door health person art war history party
@@ -38,19 +39,22 @@ latency throughput budget limit window replica proxy gateway cluster node networ
 clock counter gauge metric histogram trace graph tree list array string byte file folder disk kernel driver device sensor signal
 river mountain forest garden bread butter cheese apple orange lemon coffee sugar salt pepper kitchen window chair carpet curtain
 bridge train station ticket journey island harbour sailor captain anchor storm cloud rain snow summer winter autumn spring""")
-VERBS = _words("""be have do say get make go know take see come think look want give use find tell ask work seem feel try leave call need
+VERBS = _words("""\
+be have do say get make go know take see come think look want give use find tell ask work seem feel try leave call need
 become put mean keep let begin help talk turn start show hear play run move like live believe hold bring happen write provide sit
 stand lose pay meet include continue set learn change lead understand watch follow stop create speak read allow add spend grow open
 walk win offer remember love consider appear buy wait serve die send expect build stay fall cut reach kill remain suggest raise pass
 sell require report decide pull return explain hope develop carry break receive agree support hit produce eat cover catch draw choose
 cause point listen realize place close involve increase measure predict schedule admit preempt evict allocate release refuse retry
 route balance count estimate forecast compute store fetch flush parse encode decode compile deploy restart drain scale""")
-ADJECTIVES = _words("""good new first last long great little own other old right big high different small large next early young important
+ADJECTIVES = _words("""\
+good new first last long great little own other old right big high different small large next early young important
 few public bad same able political late general full far low common poor natural significant similar hot dead central happy serious
 ready simple left physical single strong whole free real best better true federal international special clear recent certain personal
 open red difficult available likely short medical current wrong private past foreign fine dark quiet bright heavy gentle narrow
 careful honest patient quick slow steady fair empty warm cold wide deep local remote shared stale fresh exact rough""")
-GLUE = _words("""the of and to in a is that for it was on with as are at by this from or an which one would all will there been if more when
+GLUE = _words("""\
+the of and to in a is that for it was on with as are at by this from or an which one would all will there been if more when
 who so no out up into than them can only other some could these two may then do first any my now such like our over me even most made
 after also did many off before must well back through where much your way down should because each just those how too very still""")
 NAMES = _words(
