@@ -15,12 +15,12 @@ from math import inf
 
 import numpy as np
 
-from proxy.core.curves import Curves
+from proxy.core.curves import Curves, cap_ends
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.ledger import CurveCache, Ledger
-from proxy.core.pacing import ends_apart
+from proxy.core.pacing import REACH_MIN
 from proxy.core.reconcile import Reconciler
 from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample
 from proxy.core.saturation import Binding, Saturation
@@ -168,9 +168,14 @@ class Book:
         """Nothing of ours runs here: what bypasses us must leave room for the prompt, or we would wait for ever."""
         return self.reconciler.bias_blocks + self.prompt_blocks(demand) <= self.spec.usable_blocks
 
-    def paced_out(self, verdict: Verdict) -> bool:
+    def paced_out(self, demand: Demand, verdict: Verdict) -> bool:
         """Whether the request would end together with too many others."""
-        return not ends_apart(self.ledger.total, verdict.curves, self.grid, self.spec.usable_blocks)
+        candidate = self.ledger.candidate(demand, self.output_tokens_max(demand))
+        steps, blocks, reach = cap_ends(candidate, self.ledger.model, self.spec.block_size)
+        if reach[0] < REACH_MIN:
+            return False
+        block_steps = self.block_steps(verdict.curves)
+        return self.ledger.cap_ends().crowded(float(steps[0]), float(blocks.sum()), block_steps, self.spec.usable_blocks)
 
     def output_tokens_max(self, demand: Demand) -> int:
         """Output tokens of one sequence at most: the request's cap, clamped to the context as vLLM 0.32 does."""

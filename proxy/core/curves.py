@@ -7,7 +7,6 @@ Formula, for a row with prompt ``P``, ``g`` tokens out, cap ``m``, ``c`` copies 
     a       = S(g + s') / S(g)  while g + s' < m, else 0,                  s' = max(0, s - delay)
     mean    = u * a        variance = u^2 * a * (1 - a)        ceiling = u while g + s' < m
     common  = error_ratio * (mean - blocks now), where positive
-    release = u * (a - next a) while g + s' < m: blocks expected to come free in the interval
 
 ``- 1`` because the last sampled token is never fed back. ``LEAD_STEPS`` covers the step that asynchronous scheduling has already
 allocated. ``delay`` is how many steps a request that is still being prefilled stays behind the others.
@@ -48,20 +47,19 @@ class Curves:
     variance: FloatArray
     ceiling: FloatArray
     common: FloatArray
-    release: FloatArray
 
     @classmethod
     def zero(cls, length: int) -> "Curves":
         """No demand."""
-        return cls(*np.zeros((5, length)))
+        return cls(*np.zeros((4, length)))
 
     def __add__(self, other: "Curves") -> "Curves":
         """Demands of independent requests add up."""
         return Curves(*(mine + theirs for mine, theirs in zip(self.arrays(), other.arrays(), strict=True)))
 
-    def arrays(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    def arrays(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """The fields in the order of the constructor."""
-        return self.mean, self.variance, self.ceiling, self.common, self.release
+        return self.mean, self.variance, self.ceiling, self.common
 
     def total(self) -> "Curves":
         """Sum over rows: (N, G) → (G,)."""
@@ -100,6 +98,11 @@ def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, block_size: int
     mean = blocks * living
     now = blocks_held(rows, LEAD_STEPS, block_size)[:, None]
     common = rows.error_ratio[:, None] * np.maximum(mean - now, 0.0)
-    ended = living.copy()
-    ended[:, :-1] -= living[:, 1:]
-    return Curves(mean, blocks * mean * (1.0 - living), blocks * possible, common, blocks * ended), living
+    return Curves(mean, blocks * mean * (1.0 - living), blocks * possible, common), living
+
+
+def cap_ends(rows: RowStates, model: SurvivalModel, block_size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """When each row reaches its cap in steps from now, the blocks it then frees, and the probability that it gets there."""
+    steps = rows.output_tokens_max - rows.output_tokens + rows.delay_steps
+    hazard = model.hazard_at(rows.classes, rows.output_tokens_max) - model.hazard_at(rows.classes, rows.output_tokens)
+    return steps, blocks_held(rows, np.inf, block_size), np.exp(-hazard)

@@ -157,7 +157,7 @@ class Gate:
             self._shed(demand.request_id, refusal, effects)
             return
         entry = self._entry(event, books, now_s)
-        self.placement.arrived_s = now_s
+        self.placement.burst.arrived(now_s)
         if not len(self.queue):
             choice = self.placement.choose(entry, self.fleet.fresh(now_s), now_s, contended=False)
             if isinstance(choice, Choice):

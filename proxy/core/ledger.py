@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from proxy.core.curves import Curves, RowStates, blocks_held, curves_of
+from proxy.core.curves import Curves, RowStates, blocks_held, cap_ends, curves_of
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
+from proxy.core.pacing import CapEnds
 from proxy.core.prefix import SharedBlocks
 from proxy.core.survival import SurvivalModel
 
@@ -55,18 +56,19 @@ class Ledger:
         self.leases: dict[str, Lease] = {}
         self.sequences = 0
         self._grid = grid
-        self._model = model
+        self.model = model
         self._shared = SharedBlocks()
         self._free: list[int] = []
         self._used = 0
         self._fields = np.zeros((6, ROWS_START))
         self._classes = np.zeros(ROWS_START, dtype=np.intp)
         self._live = np.zeros(ROWS_START, dtype=bool)
-        self._rows = np.zeros((5, ROWS_START, len(grid)))
+        self._rows = np.zeros((4, ROWS_START, len(grid)))
         self._alive = np.zeros((ROWS_START, len(grid)))
         self._owner: dict[int, Lease] = {}
-        self._sums = np.zeros((5, len(grid)))
+        self._sums = np.zeros((4, len(grid)))
         self.total = Curves.zero(len(grid))
+        self._cap_ends: CapEnds | None = None
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
@@ -84,8 +86,8 @@ class Ledger:
             output_tokens_max=np.full(count, float(output_tokens_max)),
             copies=np.full(count, float(demand.copies)),
             delay_steps=np.full(count, PREFILL_DELAY_STEPS),
-            error_ratio=np.full(count, self._model.error_ratio(demand)),
-            classes=np.full(count, self._model.leaf(demand), dtype=np.intp),
+            error_ratio=np.full(count, self.model.error_ratio(demand)),
+            classes=np.full(count, self.model.leaf(demand), dtype=np.intp),
         )
 
     def demand_curves(self, demand: Demand, output_tokens_max: int, cache: CurveCache | None = None) -> Curves:
@@ -93,10 +95,10 @@ class Ledger:
 
         ``cache`` belongs to the request: its own curves are computed once for each state of the survival model.
         """
-        key = (id(self), self._model.version)
+        key = (id(self), self.model.version)
         cached = None if cache is None else cache.get(key)
         if cached is None:
-            curves, living = curves_of(self.candidate(demand, output_tokens_max), self._grid, self._model, self.block_size)
+            curves, living = curves_of(self.candidate(demand, output_tokens_max), self._grid, self.model, self.block_size)
             cached = curves.total(), living
             if cache is not None:
                 if len(cache) >= CURVES_CACHED_MAX:
@@ -170,7 +172,7 @@ class Ledger:
             self._fields = np.concatenate((self._fields, np.zeros((6, more))), axis=1)
             self._classes = np.concatenate((self._classes, np.zeros(more, dtype=np.intp)))
             self._live = np.concatenate((self._live, np.zeros(more, dtype=bool)))
-            self._rows = np.concatenate((self._rows, np.zeros((5, more, len(self._grid)))), axis=1)
+            self._rows = np.concatenate((self._rows, np.zeros((4, more, len(self._grid)))), axis=1)
             self._alive = np.concatenate((self._alive, np.zeros((more, len(self._grid)))))
         self._used += 1
         return self._used - 1
@@ -182,13 +184,22 @@ class Ledger:
         return RowStates(prompt, out, cap, copies, delay, error, self._classes[rows])
 
     def _recompute(self, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
-        curves, living = curves_of(self._states(rows), self._grid, self._model, self.block_size)
+        curves, living = curves_of(self._states(rows), self._grid, self.model, self.block_size)
         for plane, curve in enumerate(curves.arrays()):
             self._rows[plane, rows] = curve
         self._alive[rows] = living
 
+    def cap_ends(self) -> CapEnds:
+        """When blocks come free because requests reach their caps."""
+        if self._cap_ends is None:
+            rows = np.flatnonzero(self._live[: self._used])
+            steps, blocks, reach = cap_ends(self._states(rows), self.model, self.block_size)
+            self._cap_ends = CapEnds(steps, blocks * reach)
+        return self._cap_ends
+
     def _sum_up(self) -> None:
         """Totals over rows, then what shared runs were counted too often."""
+        self._cap_ends = None
         self.total = Curves(*self._sums.copy())
         for blocks, members in self._shared.runs():
             living = self._alive[list(members)]

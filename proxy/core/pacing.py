@@ -1,42 +1,76 @@
 """Spacing of ends, so that equal requests do not make a wave.
 
 Equal requests admitted together grow together and end together: the pool is full at their end and half empty on average, and everybody
-else waits for that end. What hurts is that they *end* together, so that is what is spaced. A candidate with expected token-time ``w``
-(block-steps) that will release ``u`` blocks would, if everybody were like it, see the pool turn over at ``usable * u / w`` blocks per
-step. It may go while the releases already expected around its own end stay below that rate:
+else waits for that end. What hurts is that they *end* together, so that is what is spaced. If everybody were like a candidate of
+token-time ``w`` (block-steps) that will hold ``u`` blocks at its end, the pool would turn over ``usable * u / w`` blocks per step. It may
+go while the blocks certain to come free around its own end stay below that rate:
 
-    sum over t of  its release distribution(t) * release density of the others(t)   <=   usable * u / (w * PACE_RATIO)
+    blocks of the others ending within W before (or after) its cap + u / 2   <=   W * usable * u / (w * PACE_RATIO)
 
-the density being taken over a window of a few spacings (``w / usable`` steps each). Requests of different or uncertain lengths end apart
-by themselves: their density is low and nothing is held. (Greedy admission of a wave took 1.13 x the time of direct vLLM, spacing its
-starts 1.08 x: reference prototype.md; but spacing the starts of mixed lengths costs up to a fifth of the throughput.)
+``W`` is a few spacings, ``w / usable`` steps each. Only ends at the cap count, the others' each with the probability of reaching it, and
+only for a candidate that will more likely than not (``REACH_MIN``): ends that the model chooses itself are spread out already, and
+requests with different caps end apart. (Greedy admission of a wave took 1.13 x the time
+of direct vLLM, spacing its starts 1.08 x: reference prototype.md; spacing the starts of mixed lengths costs a tenth of the throughput,
+spacing their ends nothing.)
 
-It applies only when not everything fits at once: when running plus queued demand exceeds the pools, or when a burst of arrivals is
-filling a pool beyond ``BURST_FILL_RATIO`` so fast that it is about to.
+It applies only when not everything fits at once: when running plus queued demand exceeds the pools, or for a moment
+(``BURST_HOLD_S``) when a burst of arrivals (``BURST_ARRIVALS`` within ``BURST_WINDOW_S``) is filling a pool beyond ``BURST_FILL_RATIO``
+so fast that it is about to: by the time the first one does not fit, the wave would be in.
 """
+
+from collections import deque
 
 import numpy as np
 
-from proxy.core.curves import Curves
-from proxy.core.grid import Grid
+from proxy.core.grid import FloatArray
 
-PACE_RATIO = 0.8  # a little faster than the pool can turn over: the forecast peak stays the limit, not the pace
+PACE_RATIO = 0.9  # a little faster than the pool can turn over: the forecast peak stays the limit, not the pace
 WINDOW_SPACINGS = 3.0
-BURST_FILL_RATIO = 0.5
-BURST_WINDOW_S = 0.1
+REACH_MIN = 0.5
+BURST_FILL_RATIO = 0.25
+BURST_ARRIVALS = 4
+BURST_WINDOW_S = 0.05
+BURST_HOLD_S = 0.1
 
 
-def ends_apart(running: Curves, candidate: Curves, grid: Grid, usable_blocks: int) -> bool:
-    """Whether the candidate's end falls where few others end."""
-    released = float(candidate.release.sum())
-    block_steps = float((candidate.mean * grid.widths).sum())
-    if released <= 0.0 or block_steps <= 0.0:
-        return True
-    window = np.maximum(WINDOW_SPACINGS * block_steps / max(1, usable_blocks), 2.0 * grid.widths)
-    middles = (grid.starts + grid.ends) / 2.0
-    edges = np.concatenate(([0.0], grid.ends))
-    cumulative = np.concatenate(([0.0], np.cumsum(running.release)))
-    late, early = middles + window / 2.0, np.maximum(middles - window / 2.0, 0.0)
-    density = (np.interp(late, edges, cumulative) - np.interp(early, edges, cumulative)) / (late - early)
-    seen = float((candidate.release * density).sum()) / released
-    return seen <= usable_blocks * released / (block_steps * PACE_RATIO)
+class BurstWatch:
+    """Whether requests are arriving in a burst just now."""
+
+    __slots__ = ("_arrivals_s", "_burst_s")
+
+    def __init__(self) -> None:
+        self._arrivals_s: deque[float] = deque(maxlen=BURST_ARRIVALS)
+        self._burst_s = float("-inf")
+
+    def arrived(self, now_s: float) -> None:
+        """One request arrived."""
+        self._arrivals_s.append(now_s)
+        if len(self._arrivals_s) == BURST_ARRIVALS and now_s - self._arrivals_s[0] < BURST_WINDOW_S:
+            self._burst_s = now_s
+
+    def active(self, now_s: float) -> bool:
+        """Whether the last burst is still to be reckoned with."""
+        return now_s - self._burst_s < BURST_HOLD_S
+
+
+class CapEnds:
+    """When blocks come free because requests reach their caps: (steps from now, blocks times probability), sorted by step."""
+
+    __slots__ = ("_blocks", "_steps")
+
+    def __init__(self, steps: FloatArray, blocks: FloatArray) -> None:
+        order = np.argsort(steps)
+        self._steps = steps[order]
+        self._blocks = np.concatenate(([0.0], np.cumsum(blocks[order])))
+
+    def blocks_between(self, first: float, last: float) -> float:
+        """Blocks that come free from step ``first`` to step ``last``, both included."""
+        begin, end = np.searchsorted(self._steps, first, side="left"), np.searchsorted(self._steps, last, side="right")
+        return float(self._blocks[end] - self._blocks[begin])
+
+    def crowded(self, end_steps: float, end_blocks: float, block_steps: float, usable_blocks: int) -> bool:
+        """Whether too many others end around ``end_steps`` for a candidate of ``block_steps`` that then holds ``end_blocks``."""
+        window = WINDOW_SPACINGS * block_steps / max(1, usable_blocks)
+        before = self.blocks_between(end_steps - window, end_steps)
+        after = self.blocks_between(end_steps, end_steps + window)
+        return max(before, after) + end_blocks / 2.0 > WINDOW_SPACINGS * end_blocks / PACE_RATIO

@@ -14,7 +14,7 @@ from itertools import islice
 
 from proxy.core.book import Book, Verdict
 from proxy.core.curves import Curves
-from proxy.core.pacing import BURST_FILL_RATIO, BURST_WINDOW_S
+from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.saturation import Binding
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -51,7 +51,7 @@ class Placement:
 
     def __init__(self, queue: WaitQueue) -> None:
         self.queue = queue
-        self.arrived_s = float("-inf")
+        self.burst = BurstWatch()
         self._backfilled_s = float("-inf")
 
     def next_choice(self, books: Iterable[Book], now_s: float) -> Choice | None:
@@ -82,7 +82,7 @@ class Placement:
                 continue
             verdict = book.verdict(entry.demand, now_s, entry.curves)
             binding = verdict.binding
-            if verdict.fits and self._paced(book, verdict, now_s, contended=contended) and book.paced_out(verdict):
+            if verdict.fits and self._paced(book, verdict, now_s, contended=contended) and book.paced_out(entry.demand, verdict):
                 binding = Binding.PACING
             book.binding_last = binding
             book.kv_limited = book.kv_limited or binding in {Binding.KV, Binding.PACING}
@@ -101,8 +101,7 @@ class Placement:
     def _paced(self, book: Book, verdict: Verdict, now_s: float, *, contended: bool) -> bool:
         if not book.ledger.leases:
             return False
-        burst = now_s - self.arrived_s < BURST_WINDOW_S and verdict.headroom_ratio < 1.0 - BURST_FILL_RATIO
-        return contended or burst
+        return contended or (verdict.headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s))
 
     def _backfill(
         self, others: Iterable[Waiting], head: Blocked, pool: list[Book], now_s: float, *, contended: bool

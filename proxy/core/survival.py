@@ -28,7 +28,7 @@ from proxy.core.grid import FloatArray
 
 BACKOFF_WEIGHT = 20.0
 ROOT_WEIGHT = 4.0  # few: the prior is a guess about no model in particular
-PRIOR_TOKENS_MEAN = 4096.0  # conservative: longer than nearly every answer, so a cold class rests on its caps
+PRIOR_TOKENS_MEAN = 1024.0  # longer than most answers, and a cold class doubles it by its error: it rests on its caps at first
 FORGET_COMPLETIONS = 700.0  # half-life of about 500 completions
 SHIFT_SIGMA = 4.0
 SHIFT_EXPECTED_MIN = 10.0
@@ -145,7 +145,9 @@ class SurvivalModel:
         table.expected += expected
         if table.expected < SHIFT_EXPECTED_MIN or table.ends_total < SHIFT_EXPECTED_MIN:
             return
-        if abs(table.surplus) > SHIFT_SIGMA * float(np.sqrt(table.expected)):
+        # The expectation itself rests on a finite number of ends, which adds its own relative error of 1 / sqrt(ends).
+        sigma = float(np.sqrt(table.expected + table.expected**2 / table.ends_total))
+        if abs(table.surplus) > SHIFT_SIGMA * sigma:
             table.ends *= SHIFT_KEEP
             table.exposure *= SHIFT_KEEP
             table.ends_total *= SHIFT_KEEP
