@@ -1,8 +1,8 @@
 """What the drivers need of the world. Adapters implement these; serving knows nothing else of them."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from proxy.core.demand import CountSource, PromptPart
 from proxy.core.outcome import Outcome
@@ -10,6 +10,9 @@ from proxy.core.replica import ReplicaFacts, ReplicaSample
 from proxy.wire.call import Call
 
 Headers = list[tuple[bytes, bytes]]
+Message = MutableMapping[str, Any]  # one ASGI event
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 
 class Clock(Protocol):
@@ -41,6 +44,21 @@ class PromptTooLongError(Exception):
         self.exact = exact
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizerStats:
+    """Counters since the start. ``compared`` counts were checked against the engine's usage, of which ``mismatches`` differed."""
+
+    counted_by_source: dict[CountSource, int]
+    compared: int
+    mismatches: int
+    mismatch_tokens_abs_sum: int
+    backlog: int
+    backlog_bytes: int
+    backlog_overflows: int
+    cache_bytes: int
+    last_error: str | None
+
+
 class TokenCounter(Protocol):
     """Counts prompts as the engine will."""
 
@@ -53,6 +71,14 @@ class TokenCounter(Protocol):
 
     def learn(self, call: Call, count: PromptCount, prompt_tokens: int) -> None:
         """Compare with the engine's ``usage.prompt_tokens`` (total over prompts) of the finished call."""
+        ...
+
+    def stats(self) -> TokenizerStats:
+        """A snapshot for metrics."""
+        ...
+
+    async def aclose(self) -> None:
+        """Drop what waits."""
         ...
 
 
@@ -152,3 +178,67 @@ class RequestRecord:
     output_tokens_forecast: float | None
     count_source: CountSource | None
     reroutes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One replica at this moment, for metrics. Blocks; None where it is not known."""
+
+    name: str
+    phase: str
+    enforced: bool
+    usable_blocks: int | None = None
+    forecast_peak_blocks: float | None = None
+    ledger_low_blocks: float | None = None
+    ledger_high_blocks: float | None = None
+    measured_blocks: float | None = None
+    bias_blocks: float | None = None
+    z: float | None = None
+    leases: int = 0
+    running: int | None = None
+    waiting: int | None = None
+    preemptions_total: int = 0
+    sample_age_s: float | None = None
+    steps_per_s: float | None = None
+    binding: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """The process at this moment, for metrics."""
+
+    mode: str
+    guard_tripped: bool
+    replicas: tuple[ReplicaState, ...]
+    queue_requests: int
+    queue_tokens: int
+    queue_bytes: int
+    queue_oldest_s: float
+    open_requests: int
+    body_bytes_held: int
+    epochs_total: int
+    held_total: int
+    would_hold_total: int
+    would_shed_total: int
+    counted_by_source: tuple[tuple[str, int], ...]
+    count_mismatches_total: int
+    count_mismatch_tokens_total: int
+    tokenizer_backlog: int
+    tokenizer_backlog_bytes: int
+    limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
+
+
+class Telemetry(Protocol):
+    """Where finished requests and faults are told. Nothing here may raise or wait."""
+
+    def request_finished(self, record: RequestRecord) -> None:
+        """One request ended."""
+        ...
+
+    def internal_error(self, part: str) -> None:
+        """A part of kvgate failed."""
+        ...
+
+    def exposition(self) -> tuple[bytes, bytes]:
+        """Everything measured, as (content type, body)."""
+        ...

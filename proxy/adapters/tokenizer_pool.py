@@ -19,7 +19,7 @@ from proxy.adapters.remote_counter import RemoteCounter, RemoteCountError
 from proxy.adapters.segment_cache import ID_BYTES
 from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.core.demand import CountSource, PromptPart
-from proxy.ports import PromptCount, PromptTooLongError
+from proxy.ports import PromptCount, PromptTooLongError, TokenizerStats
 from proxy.wire.call import Call, CallKind
 
 THREADS = 2
@@ -27,21 +27,6 @@ BACKLOG_MAX = 256
 BACKLOG_BYTES_MAX = 64 << 20
 # Up to this size counting on the loop costs less than handing it to a thread and back.
 INLINE_BYTES_MAX = 512
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerStats:
-    """Counters since the start. ``compared`` counts were checked against the engine's usage, of which ``mismatches`` differed."""
-
-    counted_by_source: dict[CountSource, int]
-    compared: int
-    mismatches: int
-    mismatch_tokens_abs_sum: int
-    backlog: int
-    backlog_bytes: int
-    backlog_overflows: int
-    cache_bytes: int
-    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ limited by KV: an idle replica proves nothing (anti-windup). Several preemptions
 Fails: where events are rare and clustered (long outputs on a small pool) z overshoots after a cluster and comes back slowly.
 """
 
-STEP = 0.08
+STEP = 0.12
 Z_START = 2.0  # chat wants about 1.5, long reasoning outputs 2.5 to 3 (reference prototype.md)
 BURST_PREEMPTIONS = 3
 BURST_PAUSE_S = 1.0
-BURST_COUNTED_MAX = 8  # one cluster is one piece of evidence, however many victims it had
+BURST_COUNTED_MAX = 3  # one cluster is one piece of evidence, however many victims it had
 
 
 class Feedback:

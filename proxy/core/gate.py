@@ -81,6 +81,7 @@ class Gate:
         self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
         self.counters = GateCounters()
         self._open: dict[str, _Open] = {}
+        self._effects: list[Effect] = []
 
     def __repr__(self) -> str:
         return f"<Gate {self.mode} held={len(self.queue)} open={len(self._open)} {self.fleet!r}>"
@@ -92,7 +93,7 @@ class Gate:
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in one event; return what is to be done about it, in order."""
-        effects: list[Effect] = []
+        effects = self._effects
         match event:
             case Arrive():
                 self._arrive(event, now_s, effects)
@@ -106,6 +107,11 @@ class Gate:
                 assert_never(event)
         self.fleet.rebuild_when_due(now_s)
         self._schedule(now_s, effects)
+        return self.take_effects()
+
+    def take_effects(self) -> list[Effect]:
+        """What is still to be carried out: after a fault, that of everybody whom the fault did not concern."""
+        effects, self._effects = self._effects, []
         return effects
 
     def deadline_s_next(self, now_s: float) -> float:

@@ -27,6 +27,7 @@ class ReplicaFacts:
     kv_blocks_total: int | None  # num_gpu_blocks: summed over the engines of this server, null blocks included
     engines: int = 1
     version: str | None = None
+    model_root: str | None = None  # where the engine loaded the base model from: a folder or a hub name
     usage_metric: str | None = None  # exposed name in use, e.g. "vllm:kv_cache_usage_perc"; None: not there
     log_stats: bool = True
     prefix_caching: bool = True

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from proxy.core.book import Book
-from proxy.core.demand import Demand
+from proxy.core.demand import CountSource, Demand
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import ReplicaPhase
 from proxy.core.wait_queue import Waiting, WaitQueue
@@ -40,7 +40,7 @@ class Shedding:
             return self.no_replica(demand)
         context = max(book.spec.context_tokens_max for book in serving)
         longest = demand.prompt_tokens_longest
-        if longest >= context:
+        if longest >= context and demand.count_source in {CountSource.EXACT, CountSource.REMOTE}:
             return Refusal(
                 Outcome.NEVER_FITS,
                 gate="context",
@@ -59,10 +59,14 @@ class Shedding:
             )  # fmt: skip
         return None
 
+    def no_replica(self, demand: Demand) -> Refusal:
+        """No replica serves the demand's model now."""
+        return self.no_replica_for(demand.length_class.model)
+
     @staticmethod
-    def no_replica(demand: Demand) -> Refusal:
+    def no_replica_for(model: str) -> Refusal:
         """No replica serves the model now."""
-        message = f"No replica serves the model {demand.length_class.model!r} at the moment."
+        message = f"No replica serves the model {model!r} at the moment."
         return Refusal(Outcome.NO_REPLICA, gate="replicas", message=message, retry_after_s=RETRY_NO_REPLICA_S)
 
     def queue_full(self, exceeded: tuple[str, int, int], books: Iterable[Book]) -> Refusal:

@@ -28,7 +28,7 @@ from proxy.core.grid import FloatArray
 
 BACKOFF_WEIGHT = 20.0
 ROOT_WEIGHT = 4.0  # few: the prior is a guess about no model in particular
-PRIOR_TOKENS_MEAN = 1024.0  # longer than most answers, and a cold class doubles it by its error: it rests on its caps at first
+PRIOR_TOKENS_MEAN = 512.0  # longer than most answers, and a cold class doubles its growth by its error of 1
 FORGET_COMPLETIONS = 700.0  # half-life of about 500 completions
 SHIFT_SIGMA = 4.0
 SHIFT_EXPECTED_MIN = 10.0

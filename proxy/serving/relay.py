@@ -16,19 +16,14 @@ The relay neither retries nor builds error answers. How it ends is a closed list
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Any
 
-from proxy.ports import Clock, Headers, Upstream, UpstreamError, UpstreamResponse
+from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
 from proxy.wire.answer_usage import BodyTail, Usage
 from proxy.wire.sse import StreamObserver, UsageStripper
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 OPENAI_CUT_OFF = (
     b'data: {"error":{"message":"The replica failed while it was answering; the text so far is incomplete. Send the request again.",'

@@ -88,6 +88,7 @@ def expose(
                 ("_total", {"model_name": model, "reason": reason}, count) for reason, count in server.rejections.items()
             ]
             write.family("vllm:admission_rejections", "counter", "Number of requests rejected by admission control.", rejections)
+        exposition.own()
     return "\n".join(write.lines) + "\n"
 
 
@@ -178,6 +179,11 @@ class _EngineExposition:
             *(sample for reason in unseen for sample in self._each("_total", lambda _: 0, finished_reason=reason)),
         ]
         self._write.family("vllm:request_success", "counter", "Count of successfully processed requests.", success)
+
+    def own(self) -> None:
+        # The real server has no such series, hence another prefix: the demo shows what preemptions cost.
+        recomputed = self._each("_total", lambda e: e.published.counters.recomputed_tokens)
+        self._write.family("mock:recomputed_tokens", "counter", "Tokens computed again after a preemption.", recomputed)
 
     def histograms(self) -> None:
         tables: list[tuple[str, Callable[[EngineLoop], Histogram]]] = [

@@ -18,6 +18,7 @@ class ModelList:
 
     names: tuple[str, ...]
     context_tokens_max: int | None
+    root: str | None = None  # of the base model
 
     @classmethod
     def read(cls, listing: Any) -> "ModelList | None":
@@ -28,7 +29,10 @@ class ModelList:
         cards = [card for card in entries if isinstance(card, dict) and isinstance(card.get("id"), str)]
         cards.sort(key=lambda card: card.get("parent") is not None)
         lengths = [length for card in cards if (length := _whole(card.get("max_model_len"))) is not None]
-        return cls(tuple(card["id"] for card in cards), min(lengths, default=None)) if cards else None
+        if not cards:
+            return None
+        root = cards[0].get("root")
+        return cls(tuple(card["id"] for card in cards), min(lengths, default=None), root if isinstance(root, str) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def assemble(seen: Seen) -> ReplicaFacts:
         kv_blocks_total=seen.kv_blocks or sized.num_gpu_blocks,
         engines=engines,
         version=seen.version,
+        model_root=seen.models.root,
         usage_metric=seen.scrape.usage_metric,
         log_stats=seen.scrape.has_stats,
         prefix_caching=_prefix_caching(sized.prefix_caching, seen.version),

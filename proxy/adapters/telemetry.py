@@ -1,0 +1,183 @@
+"""Metrics and the log line of every finished request.
+
+Counters and histograms move as requests end; everything that is a state is read when somebody asks (``ports.ProcessState``). Labels come
+from closed lists, from the policy's classes, or from the configured replicas. Every name stands in ``deploy/README.md``; a test holds it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from proxy import __version__
+from proxy.core.outcome import Mode
+from proxy.core.replica import ReplicaPhase
+from proxy.ports import ProcessState, RequestRecord
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+TPOT_SECONDS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
+
+log = logging.getLogger("kvgate.request")
+
+
+class _StateCollector(Collector):
+    """Reads the process's state when metrics are asked for."""
+
+    def __init__(self, state: Callable[[], ProcessState]) -> None:
+        self._state = state
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the state is not to be read at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every state metric."""
+        state = self._state()
+        yield from self._process(state)
+        yield from self._replicas(state)
+
+    @staticmethod
+    def _process(state: ProcessState) -> Iterator[Metric]:
+        gauges = (
+            ("kvgate_queue_requests", "Requests waiting in kvgate", state.queue_requests),
+            ("kvgate_queue_tokens", "Prompt tokens waiting in kvgate", state.queue_tokens),
+            ("kvgate_queue_bytes", "Body bytes waiting in kvgate", state.queue_bytes),
+            ("kvgate_queue_oldest_seconds", "Age of the longest wait", state.queue_oldest_s),
+            ("kvgate_open_requests", "Requests that hold a lease", state.open_requests),
+            ("kvgate_body_bytes_held", "Bytes of request bodies in memory", state.body_bytes_held),
+            ("kvgate_guard_tripped", "1 while faults inside kvgate make it forward without admission", state.guard_tripped),
+            ("kvgate_tokenizer_backlog_requests", "Prompts waiting for or in the tokenizer", state.tokenizer_backlog),
+            ("kvgate_tokenizer_backlog_bytes", "Prompt bytes waiting for or in the tokenizer", state.tokenizer_backlog_bytes),
+        )
+        for name, text, value in gauges:
+            yield GaugeMetricFamily(name, text, value=float(value))
+        counters = (
+            ("kvgate_held", "Requests that had to wait", state.held_total),
+            ("kvgate_would_hold", "Requests that enforcing would have held, in observe", state.would_hold_total),
+            ("kvgate_would_shed", "Requests that enforcing would have refused, in observe", state.would_shed_total),
+            ("kvgate_engine_epochs", "Engine restarts seen", state.epochs_total),
+            ("kvgate_token_count_mismatches", "Prompts whose own count differed from the engine's", state.count_mismatches_total),
+            ("kvgate_token_count_mismatch_tokens", "Tokens by which they differed", state.count_mismatch_tokens_total),
+        )
+        for name, text, value in counters:
+            yield CounterMetricFamily(name, text, value=float(value))
+        yield _labelled("kvgate_token_counts", "Prompts counted, by how", "source", dict(state.counted_by_source), counter=True)
+        yield _labelled("kvgate_limit", "The policy's limits, by key", "key", dict(state.limits))
+        modes = {mode.value: float(mode.value == state.mode) for mode in Mode}
+        yield _labelled("kvgate_mode", "1 for the mode in force", "mode", modes)
+        yield _labelled("kvgate_build_info", "1, by version", "version", {__version__: 1.0})
+
+    @staticmethod
+    def _replicas(state: ProcessState) -> Iterator[Metric]:
+        gauges = (
+            ("kvgate_replica_usable_blocks", "KV blocks the replica can hand out", "usable_blocks"),
+            ("kvgate_replica_forecast_peak_blocks", "Risk-adjusted forecast peak", "forecast_peak_blocks"),
+            ("kvgate_replica_ledger_low_blocks", "Blocks our placed leases hold now", "ledger_low_blocks"),
+            ("kvgate_replica_ledger_high_blocks", "Blocks with those not known to be placed", "ledger_high_blocks"),
+            ("kvgate_replica_measured_blocks", "Blocks in use as the engine says", "measured_blocks"),
+            ("kvgate_replica_bias_blocks", "Blocks in use that the ledger cannot explain", "bias_blocks"),
+            ("kvgate_replica_margin_z", "Standard deviations above the expected peak", "z"),
+            ("kvgate_replica_leases", "Requests of ours on the replica", "leases"),
+            ("kvgate_replica_engine_running", "Requests running, as the engine says", "running"),
+            ("kvgate_replica_engine_waiting", "Requests waiting in the engine", "waiting"),
+            ("kvgate_replica_sample_age_seconds", "Age of the last measurement", "sample_age_s"),
+            ("kvgate_replica_steps_per_second", "Decode steps", "steps_per_s"),
+            ("kvgate_replica_enforced", "0 where kvgate only observes", "enforced"),
+        )
+        for name, text, attribute in gauges:
+            values = {one.name: value for one in state.replicas if (value := getattr(one, attribute)) is not None}
+            yield _labelled(name, text, "replica", values)
+        preemptions = {one.name: one.preemptions_total for one in state.replicas}
+        yield _labelled(
+            "kvgate_replica_preemptions", "Preemptions as the engine counts them", "replica", preemptions, counter=True
+        )
+        phases = GaugeMetricFamily("kvgate_replica_phase", "1 for the replica's phase", labels=("replica", "phase"))
+        for one in state.replicas:
+            for phase in ReplicaPhase:
+                phases.add_metric((one.name, phase.value), float(phase.value == one.phase))
+        yield phases
+
+
+def _labelled(name: str, text: str, label: str, values: dict[str, float] | dict[str, int], *, counter: bool = False) -> Metric:
+    family = (CounterMetricFamily if counter else GaugeMetricFamily)(name, text, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((key,), float(value))
+    return family
+
+
+class PrometheusTelemetry:
+    """``ports.Telemetry`` over prometheus-client and logging."""
+
+    def __init__(self, state: Callable[[], ProcessState]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_StateCollector(state))
+        self._requests = Counter("kvgate_requests", "Requests ended", ("outcome", "traffic_class"), registry=self.registry)
+        self._refusals = Counter("kvgate_refusals", "Requests refused, by the gate that fired", ("gate",), registry=self.registry)
+        self._errors = Counter("kvgate_internal_errors", "Faults inside kvgate", ("part",), registry=self.registry)
+        self._reroutes = Counter(
+            "kvgate_reroutes", "Requests sent to another replica before the first byte", registry=self.registry
+        )
+        self._tokens = Counter("kvgate_tokens", "Tokens of finished requests", ("kind",), registry=self.registry)
+        self._wait = self._histogram("kvgate_queue_wait_seconds", "Wait for a place", SECONDS)
+        self._ttft = self._histogram("kvgate_ttft_seconds", "Arrival to first token, queue included", SECONDS)
+        self._tpot = self._histogram("kvgate_tpot_seconds", "Per output token after the first", TPOT_SECONDS)
+        self._total = self._histogram("kvgate_request_seconds", "Arrival to end", SECONDS)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, ("traffic_class",), buckets=buckets, registry=self.registry)
+
+    def request_finished(self, record: RequestRecord) -> None:
+        """Count it, and write its line."""
+        name = record.traffic_class
+        self._requests.labels(record.outcome.value, name).inc()
+        if record.gate is not None:
+            self._refusals.labels(record.gate).inc()
+        if record.reroutes:
+            self._reroutes.inc(record.reroutes)
+        if record.queue_wait_s is not None:
+            self._wait.labels(name).observe(record.queue_wait_s)
+        if record.ttft_s is not None:
+            self._ttft.labels(name).observe(record.ttft_s)
+        if record.tpot_s is not None:
+            self._tpot.labels(name).observe(record.tpot_s)
+        self._total.labels(name).observe(record.total_s)
+        if record.prompt_tokens_reported:
+            self._tokens.labels("prompt").inc(record.prompt_tokens_reported)
+        if record.output_tokens:
+            self._tokens.labels("output").inc(record.output_tokens)
+        if log.isEnabledFor(logging.INFO):
+            log.info("request.finished %s", _line(record))
+
+    def internal_error(self, part: str) -> None:
+        """Count a fault inside kvgate."""
+        self._errors.labels(part).inc()
+
+    def exposition(self) -> tuple[bytes, bytes]:
+        """Content type and text."""
+        return CONTENT_TYPE_LATEST.encode(), generate_latest(self.registry)
+
+
+def _line(record: RequestRecord) -> str:
+    """Key=value pairs, times to a tenth of a millisecond, nothing that is not known."""
+    pairs = (
+        ("id", record.request_id), ("route", record.route), ("outcome", record.outcome), ("gate", record.gate),
+        ("class", record.traffic_class), ("tenant", record.tenant), ("model", record.model), ("replica", record.replica),
+        ("status", record.status), ("wait_s", _s(record.queue_wait_s)), ("ttft_s", _s(record.ttft_s)), ("tpot_s", _s(record.tpot_s)),
+        ("total_s", _s(record.total_s)), ("prompt_tokens", record.prompt_tokens), ("prompt_tokens_engine", record.prompt_tokens_reported),
+        ("output_tokens", record.output_tokens), ("output_forecast", _s(record.output_tokens_forecast)),
+        ("counted", record.count_source), ("reroutes", record.reroutes or None),
+    )  # fmt: skip
+    return " ".join(f"{key}={_word(value)}" for key, value in pairs if value is not None)
+
+
+def _s(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4f}"
+
+
+def _word(value: object) -> str:
+    """Client-chosen text stays one word on one line."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text and text else repr(text)

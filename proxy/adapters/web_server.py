@@ -1,0 +1,88 @@
+"""uvicorn for the two ports, under a drain of our own instead of its signal handling."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+import uvicorn
+
+
+class Drain(Protocol):
+    """What ends the process in order."""
+
+    async def run(self) -> None:
+        """Return when the process may end."""
+        ...
+
+
+class ListenError(OSError):
+    """An address cannot be listened to; the message says what to do."""
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to ``serve_until``."""
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind before anything else is started, so that a taken port ends the command with a clear error. Raises ListenError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        raise ListenError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Choose another address or port."
+        ) from error
+    sock.setblocking(False)
+    return sock
+
+
+def _server(app: Callable[..., Awaitable[Any]]) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            log_config=None,
+            timeout_keep_alive=75,  # above the 60 s that load balancers keep a connection idle
+        )
+    )
+
+
+async def serve_until(main: Any, admin: Any, sockets: list[socket.socket], drain: Drain) -> None:
+    """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once."""
+    servers = [_server(main), _server(admin)]
+    running = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
+    told, again = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (again if told.is_set() else told).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    stop = asyncio.create_task(told.wait())
+    await asyncio.wait([stop, *running], return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    draining = asyncio.create_task(drain.run())
+    hurry = asyncio.create_task(again.wait())
+    await asyncio.wait([draining, hurry], return_when=asyncio.FIRST_COMPLETED)
+    for task in (draining, hurry):
+        task.cancel()
+    for server in servers:
+        server.should_exit = True
+        server.force_exit = True
+    await asyncio.gather(*running)

@@ -1,0 +1,180 @@
+"""The composition root of ``kvgate serve``: builds every object, starts the loops and the two servers, ends them in order."""
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+
+import httpx
+import uvloop
+
+from proxy import __version__
+from proxy.adapters.clock import SystemClock
+from proxy.adapters.memory_store import MemoryStore
+from proxy.adapters.ratio_counter import RatioCounter
+from proxy.adapters.remote_counter import RemoteCounter
+from proxy.adapters.scraper import VllmFeed
+from proxy.adapters.telemetry import PrometheusTelemetry
+from proxy.adapters.tokenizer_files import LoadedTokenizer, TokenizerLoadError, open_tokenizer
+from proxy.adapters.tokenizer_pool import TokenizerPool
+from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
+from proxy.adapters.web_server import listen, serve_until
+from proxy.config.credentials import request_headers
+from proxy.config.settings import ServeSettings, effective_policy
+from proxy.core.gate import Gate
+from proxy.core.policy import Policy, ReplicaPolicy
+from proxy.core.replica import ReplicaFacts
+from proxy.ports import Headers
+from proxy.serving.admin import admin_app
+from proxy.serving.dispatcher import Dispatcher
+from proxy.serving.drain import Drain
+from proxy.serving.endpoints import Endpoints
+from proxy.serving.guard import Guard, StaticCap
+from proxy.serving.outstanding import Outstanding
+from proxy.serving.services import Services
+from proxy.serving.state import process_state
+from proxy.serving.watcher import ReplicaWatcher
+from proxy.wire.report import describe
+
+FIRST_PROBE_S = 5.0  # how long the start waits for a replica before it listens without one
+
+log = logging.getLogger("kvgate")
+
+
+def run_serve(settings: ServeSettings) -> int:
+    """Serve until SIGTERM or SIGINT. Raises SettingsError and PolicyError before anything is opened."""
+    policy = effective_policy(settings)
+    credentials = {replica.name: _fields(replica) for replica in policy.replicas}
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    for name in ("httpx", "httpcore", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # a line per scrape says nothing
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, policy, credentials))
+
+
+def _fields(replica: ReplicaPolicy) -> Headers:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request_headers(replica, os.environ)]
+
+
+async def _serve(settings: ServeSettings, policy: Policy, credentials: Mapping[str, Headers]) -> int:
+    sockets = [listen(settings.host, settings.port), listen(settings.admin_host, settings.admin_port)]
+    log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
+    async with httpx.AsyncClient(timeout=5.0) as control:
+        services, feeds = _build(policy, credentials, control)
+        watching = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
+        try:
+            await _first_probe(services)
+            await _load_tokenizer(services, policy, control)
+            gc.collect()
+            gc.freeze()  # what lives as long as the process need not be looked at again
+            endpoints = Endpoints(services)
+            log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *_addresses(sockets))
+            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain)
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            services.dispatcher.close()
+            await services.upstream.aclose()
+            for feed in feeds:
+                await feed.aclose()
+    return 0
+
+
+def _addresses(sockets: list[socket.socket]) -> tuple[object, ...]:
+    return tuple(part for sock in sockets for part in sock.getsockname()[:2])
+
+
+def _build(policy: Policy, credentials: Mapping[str, Headers], control: httpx.AsyncClient) -> tuple[Services, list[VllmFeed]]:
+    """Put the parts together; nothing is started."""
+    clock = SystemClock()
+    telemetry = PrometheusTelemetry(lambda: process_state(services))
+    guard = Guard(clock, lambda part: telemetry.internal_error(part.value))
+    dispatcher = Dispatcher(Gate(policy, clock.now_s()), clock, MemoryStore(), guard)
+    feeds, watchers = [], {}
+    for replica in policy.replicas:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in credentials[replica.name]}
+        feed = VllmFeed(
+            replica.name, replica.url, clock, headers=headers, timeout_s=policy.scrape.timeout_s, kv_blocks=replica.kv_blocks
+        )
+        feeds.append(feed)
+        watchers[replica.name] = ReplicaWatcher(replica, policy.scrape, feed, dispatcher, guard, _report)
+    services = Services(
+        policy=policy,
+        clock=clock,
+        dispatcher=dispatcher,
+        counter=_pool(policy, None, control, clock, lambda: _replica_to_ask(services)),
+        upstream=HttpUpstream(UpstreamLimits(connect_s_max=policy.relay.connect_s)),
+        guard=guard,
+        static_cap=StaticCap(policy.limits.static_cap_per_replica),
+        watchers=watchers,
+        outstanding=Outstanding(dispatcher, watchers),
+        telemetry=telemetry,
+        drain=Drain(policy.relay.drain_accept_s, policy.relay.grace_s),
+        credentials=credentials,
+        chance=random.random,
+        request_id=lambda: uuid.uuid4().hex,
+    )
+    return services, feeds
+
+
+def _report(facts: ReplicaFacts, replica: ReplicaPolicy) -> None:
+    """Print what a probe found and what kvgate does about it."""
+    for line in describe(facts, replica.kv_blocks):
+        log.info("%s", line)
+
+
+async def _first_probe(services: Services) -> None:
+    """Wait a moment for a replica; without one kvgate listens all the same and says so."""
+    waiting = [asyncio.create_task(watcher.found.wait()) for watcher in services.watchers.values()]
+    _, pending = await asyncio.wait(waiting, timeout=FIRST_PROBE_S, return_when=asyncio.ALL_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for watcher in services.watchers.values():
+        if watcher.facts is None:
+            log.error("replica %s is not reachable yet: %s. It is used as soon as it answers.", watcher.name, watcher.fault)
+
+
+def _replica_to_ask(services: Services) -> str | None:
+    """Where ``/tokenize`` is asked."""
+    name = services.outstanding.least()
+    return None if name is None else services.watchers[name].policy.url
+
+
+def _pool(
+    policy: Policy, source: LoadedTokenizer | None, control: httpx.AsyncClient, clock: SystemClock, ask: Callable[[], str | None]
+) -> TokenizerPool:
+    limits = policy.limits
+    return TokenizerPool(
+        source,
+        backlog_max=limits.tokenizer_backlog_max,
+        backlog_bytes_max=limits.tokenizer_backlog_bytes_max,
+        remote=RemoteCounter(control, ask, clock),
+        ratio=RatioCounter(),
+    )
+
+
+async def _load_tokenizer(services: Services, policy: Policy, control: httpx.AsyncClient) -> None:
+    """Count with the model's own tokenizer where it can be had; else say so, and what counts instead."""
+    facts = next((watcher.facts for watcher in services.watchers.values() if watcher.facts is not None), None)
+    names = [policy.tokenizer] if policy.tokenizer else [] if facts is None else [facts.model_root, *facts.models]
+    clock = SystemClock()
+    reasons = []
+    for name in dict.fromkeys(name for name in names if name):
+        try:
+            source = await asyncio.to_thread(open_tokenizer, name, wall_s=clock.wall_s)
+        except TokenizerLoadError as error:
+            reasons.append(str(error))
+            continue
+        await services.counter.aclose()
+        services.counter = _pool(policy, source, control, clock, lambda: _replica_to_ask(services))
+        log.info("counting tokens with the tokenizer %s", name)
+        return
+    for reason in reasons or ["no replica has told its model yet"]:
+        log.warning("no tokenizer of our own: %s", reason)
+    log.warning("prompts are counted by the replica's /tokenize, or by a learned ratio of bytes. Give --tokenizer DIR|NAME.")

@@ -1,0 +1,66 @@
+"""How far a run is, told while it runs: one line updated in place on a terminal, else a new line every few seconds."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TextIO
+
+from proxy.demo.counters import ReplicaCounts, read_counts
+from proxy.demo.load import Fate, Tally
+from proxy.ports import Clock, Upstream, UpstreamError
+
+UPDATE_S = 1.0
+PLAIN_LINE_UPDATES = 5  # without a terminal, one line per this many updates
+
+
+def progress_line(run: str, tally: Tally, counts: ReplicaCounts, now_s: float) -> str:
+    """The state of a run in one line."""
+    not_completed = "".join(f", {count} {fate}" for fate in (Fate.SHED, Fate.FAILED) if (count := tally.count(fate)))
+    return (
+        f"{run:<15} {tally.count(Fate.COMPLETED):>4}/{tally.total} completed{not_completed}, {counts.running:>3} running, "
+        f"{counts.preemptions:>4} preemptions, {now_s - tally.started_s:>3.0f} s"
+    )
+
+
+@dataclass(slots=True)
+class Screen:
+    """Where people look."""
+
+    out: TextIO
+    _shown: int = 0  # characters of the line that is to be overwritten
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._clear()
+        self.out.write(f"{text}\n")
+        self.out.flush()
+
+    def update(self, text: str) -> None:
+        """On a terminal, replace the line before; else a line that stays."""
+        if not self.out.isatty():
+            self.say(text)
+            return
+        self._clear()
+        self.out.write(text)
+        self.out.flush()
+        self._shown = len(text)
+
+    def _clear(self) -> None:
+        if self._shown:
+            self.out.write("\r" + " " * self._shown + "\r")
+            self._shown = 0
+
+
+async def show_progress(screen: Screen, run: str, tally: Tally, upstream: Upstream, urls: list[str], clock: Clock) -> None:
+    """Go on showing until cancelled. A scrape that fails leaves the counts as they were: whether a replica lives is watched elsewhere."""
+    counts = ReplicaCounts()
+    every = 1 if screen.out.isatty() else PLAIN_LINE_UPDATES
+    updates = 0
+    while True:
+        await asyncio.sleep(UPDATE_S)
+        updates += 1
+        if (updates - 1) % every:
+            continue
+        with suppress(UpstreamError):
+            counts = await read_counts(upstream, urls)
+        screen.update(progress_line(run, tally, counts, clock.now_s()))

@@ -1,0 +1,103 @@
+"""The inside port: metrics, health, and the state of every replica for people and tests.
+
+``GET /admin/replicas`` tells per replica what the gate believes beside what the engine says; ``?history=1`` adds the last comparisons,
+each made at the instant of its scrape. ``GET /admin/state`` is the gate's own account of itself.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from proxy.serving.endpoints import Endpoints
+from proxy.serving.services import Services
+from proxy.serving.watcher import ReplicaWatcher
+from proxy.wire.answers import Answer
+
+
+def _response(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, media_type="application/json")
+
+
+def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
+    """Build the admin application."""
+
+    async def metrics(_: Request) -> Response:
+        content_type, body = services.telemetry.exposition()
+        return Response(body, media_type=content_type.decode())
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def ready(_: Request) -> Response:
+        return _response(endpoints.ready())
+
+    async def replicas(request: Request) -> Response:
+        history = request.query_params.get("history") not in {None, "", "0"}
+        return JSONResponse([replica_state(services, watcher, history=history) for watcher in services.watchers.values()])
+
+    async def state(_: Request) -> Response:
+        gate = services.dispatcher.gate
+        return JSONResponse(
+            {
+                "mode": gate.mode,
+                "counters": asdict(gate.counters),
+                "queue": {"requests": len(gate.queue), "tokens": gate.queue.tokens, "bytes": gate.queue.bytes},
+                "open": gate.open_requests,
+                "body_bytes_held": services.body_bytes_held,
+                "guard_tripped": services.guard.tripped,
+                "repr": repr(services.dispatcher),
+            }
+        )
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/health", health),
+            Route("/ready", ready),
+            Route("/admin/replicas", replicas),
+            Route("/admin/state", state),
+        ]
+    )
+
+
+def replica_state(services: Services, watcher: ReplicaWatcher, *, history: bool) -> dict[str, Any]:
+    """One replica as a JSON object; what is not known is null."""
+    now_s = services.clock.now_s()
+    book = services.dispatcher.gate.fleet.books.get(watcher.name)
+    found: dict[str, Any] = {
+        "name": watcher.name,
+        "url": watcher.policy.url,
+        "phase": watcher.phase,
+        "fault": watcher.fault,
+        "facts": None if watcher.facts is None else asdict(watcher.facts),
+    }
+    if book is not None:
+        low, high = book.ledger.held_interval(book.clock.steps, 0.0)
+        leases = book.ledger.leases.values()
+        found |= {
+            "usable_blocks": book.spec.usable_blocks,
+            "block_size": book.spec.block_size,
+            "enforced": book.spec.enforced,
+            "placed_blocks": low,
+            "unplaced_blocks": high - low,
+            "measured_blocks": book.measured_blocks,
+            "forecast_peak_blocks": book.peak_blocks(None, now_s),
+            "bias_blocks": book.reconciler.bias_blocks,
+            "z": book.feedback.z,
+            "preemptions": book.feedback.preemptions_total,
+            "leases": len(leases),
+            "prefilling": sum(not lease.placed for lease in leases),
+            "sequences": book.ledger.sequences,
+            "running": book.running,
+            "waiting": book.waiting,
+            "steps_per_s": book.clock.rate_per_s,
+            "binding": book.binding_last,
+            "age_s": book.sample_age_s(now_s),
+        }
+    if history:
+        found["history"] = [asdict(comparison) for comparison in watcher.history]
+    return found

@@ -1,0 +1,260 @@
+"""Chat and completion calls: read, count, wait for a place, relay, account.
+
+Down once, up once. The one guarded place (``serving.guard``) stands between: a fault of tokenizer, gate or store sends the request on
+under the static cap. What the engine itself must judge (a body we cannot read) is forwarded without a place: it holds no KV.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from proxy.core.outcome import Mode, Outcome, Refusal
+from proxy.ports import PromptCount, PromptTooLongError, Receive, RequestRecord, Send
+from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
+from proxy.serving.guard import InternalFaultError, Part
+from proxy.serving.intake import Intake, count, demand_of
+from proxy.serving.relay import RelayEnd, RelayHooks, RelayRequest, RelayResult, relay
+from proxy.serving.services import Services, send_answer
+from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT, answer, context_overflow, model_not_found
+from proxy.wire.openai import inject_usage
+
+NATURAL_ENDS = frozenset({"stop", "tool_calls", "function_call"})
+REFUSED_BY_REPLICA = frozenset({429, 503})  # its own full queue: backpressure, another replica may take it
+EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
+
+
+@dataclass(slots=True)
+class Course:
+    """What is noted about one request on its way, for the record at its end."""
+
+    intake: Intake
+    request_id: str = ""
+    counted: PromptCount | None = None
+    admission: Admission | None = None
+    replica: str | None = None
+    refusal: Refusal | None = None
+    result: RelayResult | None = None
+    outcome: Outcome = Outcome.INTERNAL
+    status: int | None = None
+
+
+class Calls:
+    """Serves one call at a time for any number of tasks; the state is in ``Services``."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def serve(self, intake: Intake, receive: Receive, send: Send) -> None:
+        """Answer a call and account for it."""
+        services = self._services
+        course = Course(intake)
+        try:
+            if services.dispatcher.gate.mode is Mode.OFF or services.guard.bypassed():
+                await self._static(course, receive, send)
+                return
+            try:
+                await self._admitted(course, receive, send)
+                services.guard.succeeded()
+            except InternalFaultError:
+                await self._static(course, receive, send)
+        except ShedError as shed:
+            await self._refuse(course, shed.refusal, send)
+        except ClientGoneError:
+            course.outcome = Outcome.CANCELLED
+        finally:
+            services.telemetry.request_finished(self._record(course))
+
+    # ---- the ordinary way
+
+    async def _admitted(self, course: Course, receive: Receive, send: Send) -> None:
+        services, intake = self._services, course.intake
+        guard, dispatcher = services.guard, services.dispatcher
+        books = dispatcher.gate.fleet.of_model(intake.model)
+        if not books:
+            await self._no_book(course, receive, send)
+            return
+        try:
+            counted = await guard.run(Part.TOKENIZER, count(services, intake, books), EXPECTED)
+        except PromptTooLongError as error:
+            if dispatcher.gate.mode is not Mode.ENFORCE:
+                await self._static(course, receive, send)
+                return
+            context = max(book.spec.context_tokens_max for book in books)
+            raise ShedError(context_overflow(error.tokens_min, context, exact=error.exact)) from error
+        course.counted = counted
+        demand = demand_of(services, intake, counted)
+        course.request_id = demand.request_id
+        place = dispatcher.admitted(demand, receive, streaming=intake.call.stream)
+        # Entered by hand, so that a fault of the gate is told from a fault of the relay inside the bracket.
+        admission = course.admission = await guard.run(Part.GATE, place.__aenter__(), EXPECTED)
+        try:
+            await self._relay(course, admission, receive, send)
+        finally:
+            self._account(course, admission)
+            with suppress(InternalFaultError):  # the answer is out; the fault was noted
+                await guard.run(Part.GATE, place.__aexit__(None, None, None), EXPECTED)
+
+    async def _no_book(self, course: Course, receive: Receive, send: Send) -> None:
+        """No replica is known to serve the model."""
+        services, intake = self._services, course.intake
+        unprobed = any(watcher.facts is None for watcher in services.watchers.values())
+        if unprobed:
+            raise ShedError(services.dispatcher.gate.shedding.no_replica_for(intake.model))
+        if services.serving() and services.dispatcher.gate.mode is not Mode.ENFORCE:
+            await self._static(course, receive, send)
+            return
+        raise ShedError(model_not_found(intake.model))
+
+    async def _relay(self, course: Course, admission: Admission, receive: Receive, send: Send) -> None:
+        """Relay to the granted replica, and to others while nothing was sent to the client."""
+        services, intake = self._services, course.intake
+        inject = intake.call.stream and not intake.call.usage_wanted
+        body = inject_usage(intake.body, intake.call) if inject else intake.body
+        hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else RelayHooks()
+        while True:
+            replica = course.replica = admission.lease.replica
+            last = not self._others(course, admission)
+            refuse = frozenset[int]() if last else REFUSED_BY_REPLICA
+            result = await self._send_to(course, replica, body, hooks, receive, send, strip_usage=inject, refuse=refuse)
+            course.result = result
+            if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD}:
+                return
+            if result.ended is RelayEnd.FAILED_BEFORE_HEAD:
+                services.watchers[replica].suspect()
+            if last:
+                raise ShedError(self._upstream_failed(result))
+            await services.guard.run(Part.GATE, admission.reroute(), EXPECTED)
+
+    def _others(self, course: Course, admission: Admission) -> bool:
+        """Whether another replica may still be tried."""
+        if admission.reroutes >= self._services.policy.relay.reroutes_max:
+            return False
+        tried = frozenset({admission.lease.replica})
+        return self._services.outstanding.least(course.intake.model, tried) is not None
+
+    async def _send_to(
+        self, course: Course, replica: str, body: bytes, hooks: RelayHooks, receive: Receive, send: Send, *,
+        strip_usage: bool, refuse: frozenset[int],
+    ) -> RelayResult:  # fmt: skip
+        services, intake = self._services, course.intake
+        dropped = frozenset({b"accept-encoding"}) if strip_usage else frozenset[bytes]()
+        headers = services.upstream_headers(replica, intake.headers, dropped=dropped)
+        request = RelayRequest(services.watchers[replica].policy.url, b"POST", intake.target, headers, body)
+        return await relay(
+            receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=strip_usage,
+            refuse_statuses=refuse,
+        )  # fmt: skip
+
+    # ---- without a place
+
+    async def _static(self, course: Course, receive: Receive, send: Send) -> None:
+        """Forward by least outstanding requests, a fixed number per replica: what plain forwarding would do."""
+        services, intake = self._services, course.intake
+
+        def load() -> dict[str, int]:
+            return services.outstanding.load(intake.model or None) or services.outstanding.load()
+
+        async with services.static_cap.place(load, services.policy.queue.wait_s_max) as place:
+            if place is None:
+                raise ShedError(self._static_full())
+            course.replica = place.replica
+            with services.outstanding.sent(place.replica):
+                course.result = await self._send_to(
+                    course, place.replica, intake.body, RelayHooks(), receive, send, strip_usage=False, refuse=frozenset()
+                )
+        if course.result.ended is RelayEnd.FAILED_BEFORE_HEAD:
+            services.watchers[place.replica].suspect()
+            raise ShedError(self._upstream_failed(course.result))
+        self._conclude(course)
+
+    def _static_full(self) -> Refusal:
+        limits, queue = self._services.policy.limits, self._services.policy.queue
+        message = f"Every replica has {limits.static_cap_per_replica} requests under the static cap; none ended in time."
+        return Refusal(
+            Outcome.QUEUE_TIMEOUT, gate="limits.static_cap_per_replica", message=message, limit=limits.static_cap_per_replica,
+            unit="requests", policy_key="limits.static_cap_per_replica", retry_after_s=queue.wait_s_max / 2,
+        )  # fmt: skip
+
+    def _upstream_failed(self, result: RelayResult) -> Refusal:
+        if result.error is not None and result.error.kind == "timeout":
+            message = f"The replica did not answer in time: {result.error}"
+            return Refusal(Outcome.UPSTREAM_FAILED, gate=GATE_UPSTREAM_TIMEOUT, message=message)
+        reason = result.error if result.error is not None else f"status {result.status}"
+        message = f"No replica could be spoken to: {reason}"
+        return Refusal(
+            Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, policy_key="relay.reroutes_max", retry_after_s=2.0
+        )
+
+    # ---- ends
+
+    async def _refuse(self, course: Course, refusal: Refusal, send: Send) -> None:
+        services = self._services
+        course.refusal, course.outcome = refusal, refusal.outcome
+        reply = answer(refusal, jitter=services.chance(), brief=services.brief)
+        course.status = reply.status
+        await send_answer(send, reply)
+
+    def _account(self, course: Course, admission: Admission) -> None:
+        """Tell the gate how the request ended, and the counter what the engine counted."""
+        self._conclude(course)
+        result, services = course.result, self._services
+        if result is None:
+            return
+        usage = result.usage
+        tokens = usage.completion_tokens if usage is not None else result.tokens_seen
+        reasons = result.finish_reasons
+        ended = course.outcome is Outcome.COMPLETED and result.status == 200
+        natural = ended and bool(reasons) and NATURAL_ENDS.issuperset(reasons)
+        admission.finish(course.outcome, tokens, natural=natural)
+        counted = course.counted
+        if ended and usage is not None and counted is not None:
+            prompt_tokens = usage.prompt_tokens
+            services.guard.run_now(Part.LEARNING, lambda: services.counter.learn(course.intake.call, counted, prompt_tokens))
+
+    @staticmethod
+    def _conclude(course: Course) -> None:
+        result = course.result
+        if result is None:
+            return
+        course.status = result.status
+        match result.ended:
+            case RelayEnd.COMPLETED:
+                course.outcome = Outcome.UPSTREAM_FAILED if result.stream_failed else Outcome.COMPLETED
+            case RelayEnd.CLIENT_GONE:
+                course.outcome = Outcome.CANCELLED
+            case RelayEnd.FAILED_MIDSTREAM:
+                course.outcome = Outcome.CUT_OFF
+            case RelayEnd.FAILED_BEFORE_HEAD | RelayEnd.REFUSED:
+                course.outcome = Outcome.UPSTREAM_FAILED
+
+    def _record(self, course: Course) -> RequestRecord:
+        intake, result, admission = course.intake, course.result, course.admission
+        now_s = self._services.clock.now_s()
+        usage = result.usage if result is not None else None
+        output = usage.completion_tokens if usage is not None else (result.tokens_seen if result is not None else None)
+        ttft_s = tpot_s = None
+        if result is not None and result.first_token_s is not None:
+            ttft_s = result.first_token_s - intake.arrived_s
+            if result.is_stream and output is not None and output > 1 and result.last_byte_s is not None:
+                tpot_s = (result.last_byte_s - result.first_token_s) / (output - 1)
+        counted = course.counted
+        return RequestRecord(
+            request_id=course.request_id,
+            route=intake.route,
+            outcome=course.outcome,
+            gate=course.refusal.gate if course.refusal is not None else None,
+            traffic_class=intake.traffic_class.name,
+            tenant=intake.tenant,
+            model=intake.model,
+            replica=course.replica,
+            status=course.status,
+            queue_wait_s=admission.waited_s if admission is not None else None,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            total_s=now_s - intake.arrived_s,
+            prompt_tokens=sum(part.tokens for part in counted.parts) if counted is not None else None,
+            prompt_tokens_reported=usage.prompt_tokens if usage is not None else None,
+            output_tokens=output,
+            output_tokens_forecast=admission.lease.output_tokens_forecast if admission is not None else None,
+            count_source=counted.source if counted is not None else None,
+            reroutes=admission.reroutes if admission is not None else 0,
+        )

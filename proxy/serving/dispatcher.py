@@ -1,0 +1,198 @@
+"""The live driver of the gate: feeds it events, carries out its effects, wakes whoever waits.
+
+One writer: every event goes through ``feed``, which runs the gate to its end and then its effects; nothing awaits in between. A request
+waits in one place only, ``async with dispatcher.admitted(...)``; leaving the bracket ends its lease, whatever happened inside. The gate
+names its next deadline; the dispatcher owns the timer.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
+
+from proxy.core.demand import Demand
+from proxy.core.events import (
+    Arrive,
+    Cancelled,
+    Effect,
+    Event,
+    Finished,
+    Forward,
+    Granted,
+    Refused,
+    Release,
+    Reroute,
+    Reserve,
+    Shed,
+    Tick,
+)
+from proxy.core.gate import Gate
+from proxy.core.ledger import Lease
+from proxy.core.outcome import Outcome, Refusal
+from proxy.ports import Clock, LeaseStore, Receive
+from proxy.serving.guard import Guard, InternalFaultError, Part
+
+RETRY_TICK_S = 0.25  # after a fault: the queue must not be forgotten
+
+
+class ShedError(Exception):
+    """The gate refused the request; ``refusal`` says why and when to come back."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class ClientGoneError(Exception):
+    """The client left while its request waited."""
+
+
+async def client_leaves(receive: Receive) -> None:
+    """Return when the client has disconnected; its body was already read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Admission:
+    """A granted place. The bracket's owner reports how it went with ``finish``; unreported, it counts as an internal end."""
+
+    def __init__(self, dispatcher: "Dispatcher", lease: Lease, waited_s: float, receive: Receive) -> None:
+        self.lease = lease
+        self._receive = receive
+        self.waited_s = waited_s
+        self.reroutes = 0
+        self.finished: Finished | None = None
+        self._dispatcher = dispatcher
+
+    def progress(self, output_tokens: int) -> None:
+        """The stream shows ``output_tokens`` so far: the lease is placed and that long."""
+        self.lease.placed = True
+        self.lease.output_tokens = output_tokens
+
+    def finish(self, outcome: Outcome, output_tokens: int | None, *, natural: bool) -> None:
+        """Say how the request ended; takes effect when the bracket is left."""
+        self.finished = Finished(self.lease.demand.request_id, outcome, output_tokens, natural)
+
+    async def reroute(self) -> None:
+        """The replica failed it before the first byte: wait for a place on another. Raises ShedError."""
+        self.reroutes += 1
+        request_id = self.lease.demand.request_id
+        self.lease = await self._dispatcher.place(Reroute(request_id), request_id, self._receive)
+
+
+class Dispatcher:
+    """Drives one gate on the running event loop."""
+
+    def __init__(self, gate: Gate, clock: Clock, store: LeaseStore, guard: Guard) -> None:
+        self.gate = gate
+        self.clock = clock
+        self._store = store
+        self._guard = guard
+        self._waiting: dict[str, asyncio.Future[Lease]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = inf
+
+    def __repr__(self) -> str:
+        """State for people and tests: waiting 0 and open 0 when idle."""
+        return f"<Dispatcher waiting={len(self._waiting)} open={self.gate.open_requests} {self.gate!r}>"
+
+    @asynccontextmanager
+    async def admitted(self, demand: Demand, receive: Receive, *, streaming: bool) -> AsyncIterator[Admission]:
+        """Wait for a place; leaving ends the lease. Raises ShedError, and ClientGoneError when ``receive`` tells so meanwhile."""
+        request_id = demand.request_id
+        lease = await self.place(Arrive(demand, streaming), request_id, receive)
+        admission = Admission(self, lease, self.clock.now_s() - demand.arrived_s, receive)
+        try:
+            yield admission
+        finally:
+            self.feed(admission.finished or Finished(request_id, Outcome.INTERNAL))
+
+    async def place(self, event: Arrive | Reroute, request_id: str, receive: Receive) -> Lease:
+        """Feed ``event`` and wait until the request is forwarded or shed."""
+        future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = future
+        try:
+            self.feed(event)
+            if not future.done():
+                await self._wait(future, receive)
+            return future.result()
+        except BaseException:
+            # Cancelled by the client, or a fault in gate or store: nothing of it may stay behind.
+            future.cancel()
+            self.feed(Cancelled(request_id))
+            raise
+        finally:
+            self._waiting.pop(request_id, None)
+
+    @staticmethod
+    async def _wait(future: asyncio.Future[Lease], receive: Receive) -> None:
+        """Until ``future`` is done. Raises ClientGoneError when the client is gone first."""
+        watch = asyncio.ensure_future(client_leaves(receive))
+        try:
+            await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watch.cancel()
+        if not future.done():
+            raise ClientGoneError
+
+    def feed(self, event: Event) -> None:
+        """Hand one event to the gate and carry out what it answers. A fault of the gate passes, but not at others' cost."""
+        try:
+            effects = self.gate.handle(event, self.clock.now_s())
+        except Exception:
+            self._carry_out(self.gate.take_effects())
+            self._set_timer()
+            raise
+        self._carry_out(effects)
+        self._set_timer()
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reserve(request_id, lease):
+                    reserve = partial(self._store.reserve, lease.replica, lease.lease_id, partial(self._settled, request_id))
+                    if not self._guard.run_now(Part.STORE, reserve):
+                        self._wake(request_id, InternalFaultError(Part.STORE))
+                case Forward(request_id, lease):
+                    self._wake(request_id, lease)
+                case Shed(request_id, refusal):
+                    self._wake(request_id, ShedError(refusal))
+                case Release(replica, lease_id):
+                    self._guard.run_now(Part.STORE, partial(self._store.release, replica, lease_id))
+
+    def _settled(self, request_id: str, granted: bool) -> None:
+        self._carry_out(self.gate.handle(Granted(request_id) if granted else Refused(request_id), self.clock.now_s()))
+
+    def _wake(self, request_id: str, result: Lease | ShedError | InternalFaultError) -> None:
+        future = self._waiting.get(request_id)
+        if future is None or future.done():
+            return
+        if isinstance(result, Lease):
+            future.set_result(result)
+        else:
+            future.set_exception(result)
+
+    def _set_timer(self) -> None:
+        due_s = self.gate.deadline_s_next(self.clock.now_s())
+        if self._timer is not None:
+            if due_s >= self._timer_s:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due_s < inf:
+            self._timer_s = due_s
+            delay_s = max(0.0, due_s - self.clock.now_s())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._guard.run_now(Part.GATE, partial(self.feed, Tick())):
+            self._timer_s = self.clock.now_s() + RETRY_TICK_S
+            self._timer = asyncio.get_running_loop().call_later(RETRY_TICK_S, self._tick)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,116 @@
+"""From bytes and headers to a demand: class, tenant, deadline, token counts.
+
+A deadline is the least of the class's, the queue's longest wait, and what clients already send: ``x-kvgate-deadline-ms``, the SDKs'
+``x-stainless-read-timeout`` and ``x-stainless-timeout``, Envoy's ``x-envoy-expected-rq-timeout-ms``. A header that is no positive number
+is ignored.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from math import inf
+
+from proxy.core.book import Book
+from proxy.core.demand import Demand, LengthClass
+from proxy.core.policy import Policy, TrafficClass
+from proxy.ports import Headers, PromptCount
+from proxy.serving.services import Services
+from proxy.wire.call import Call, CallKind
+from proxy.wire.openai import read_call
+
+PARSE_INLINE_BYTES_MAX = 128 * 1024  # about half a millisecond; longer bodies are read in a thread
+DEADLINE_HEADERS = (
+    ("x-kvgate-deadline-ms", 1e-3),
+    ("x-stainless-read-timeout", 1.0),
+    ("x-stainless-timeout", 1.0),
+    ("x-envoy-expected-rq-timeout-ms", 1e-3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """A request as it came, read as far as the gate needs it."""
+
+    route: str
+    target: bytes
+    headers: Headers
+    fields: dict[str, str]  # headers by lower-case name
+    body: bytes
+    call: Call
+    model: str
+    traffic_class: TrafficClass
+    tenant: str
+    arrived_s: float
+    deadline_s: float
+
+
+def header_fields(headers: Headers) -> dict[str, str]:
+    """Headers by lower-case name; of repeated ones the last."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+
+
+async def read_intake(
+    services: Services, kind: CallKind, route: str, target: bytes, headers: Headers, body: bytes, arrived_s: float
+) -> Intake:
+    """Read a body. Raises UnreadableCallError for one that only the engine can judge."""
+    if len(body) <= PARSE_INLINE_BYTES_MAX:
+        call = read_call(kind, body)
+    else:
+        call = await asyncio.to_thread(read_call, kind, body)
+    fields = header_fields(headers)
+    policy = services.policy
+    model = call.model or _default_model(services)
+    traffic_class = policy.class_of(path=route, model=model, headers=fields)
+    tenant = policy.tenants.tenant_of(fields, call.user)
+    deadline_s = arrived_s + wait_s_max(policy, traffic_class, fields)
+    return Intake(route, target, headers, fields, body, call, model, traffic_class, tenant, arrived_s, deadline_s)
+
+
+def _default_model(services: Services) -> str:
+    """What the engine takes when no model is named: its own."""
+    for watcher in services.watchers.values():
+        if watcher.facts is not None and watcher.facts.models:
+            return watcher.facts.models[0]
+    return ""
+
+
+def wait_s_max(policy: Policy, traffic_class: TrafficClass, fields: dict[str, str]) -> float:
+    """Seconds the request may wait."""
+    limits = [policy.queue.wait_s_max, traffic_class.deadline_s or inf]
+    limits += [_positive(fields.get(name)) * unit for name, unit in DEADLINE_HEADERS if name in fields]
+    return min(limits)
+
+
+def _positive(text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return inf
+    return value if value > 0.0 else inf
+
+
+async def count(services: Services, intake: Intake, books: list[Book]) -> PromptCount:
+    """Count the prompt as the engine will. Raises PromptTooLongError."""
+    context = max((book.spec.context_tokens_max for book in books), default=None)
+    block_size = books[0].spec.block_size if books else 16
+    return await services.counter.count(intake.call, block_size=block_size, context_tokens_max=context)
+
+
+def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Demand:
+    """The gate's view of the request."""
+    call, policy = intake.call, services.policy
+    return Demand(
+        request_id=services.request_id(),
+        parts=counted.parts,
+        length_class=LengthClass(intake.model, intake.tenant, call.has_tools),
+        arrived_s=intake.arrived_s,
+        deadline_s=intake.deadline_s,
+        copies=max(1, call.n),
+        output_tokens_max=call.output_tokens_max,
+        count_source=counted.source,
+        traffic_class=intake.traffic_class.name,
+        tenant=intake.tenant,
+        tenant_weight=policy.tenants.weight_of(intake.tenant) * intake.traffic_class.weight,
+        priority=intake.traffic_class.priority,
+        body_bytes=len(intake.body),
+        shares_prefix=call.shares_prefix,
+    )

@@ -1,0 +1,45 @@
+"""Which replica takes a request that needs no place: by least outstanding requests, as plain forwarding would do it well."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from proxy.core.replica import ReplicaPhase
+from proxy.serving.dispatcher import Dispatcher
+from proxy.serving.watcher import ReplicaWatcher
+
+
+class Outstanding:
+    """Counts what was sent outside the gate, and picks the replica with the least of both."""
+
+    def __init__(self, dispatcher: Dispatcher, watchers: Mapping[str, ReplicaWatcher]) -> None:
+        self._dispatcher = dispatcher
+        self._watchers = watchers
+        self._count: dict[str, int] = dict.fromkeys(watchers, 0)
+
+    def load(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> dict[str, int]:
+        """Requests outstanding per usable replica; those not serving only when none is."""
+        names = [name for name, watcher in self._watchers.items() if name not in excluded and self._serves(watcher, model)]
+        serving = [name for name in names if self._watchers[name].phase is ReplicaPhase.SERVING]
+        return {name: self._count[name] + self._leases(name) for name in serving or names}
+
+    @staticmethod
+    def _serves(watcher: ReplicaWatcher, model: str | None) -> bool:
+        return model is None or watcher.facts is None or model in watcher.facts.models
+
+    def _leases(self, name: str) -> int:
+        book = self._dispatcher.gate.fleet.books.get(name)
+        return 0 if book is None else len(book.ledger.leases)
+
+    def least(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> str | None:
+        """The replica to send to; None when there is none."""
+        load = self.load(model, excluded)
+        return min(load, key=lambda name: load[name], default=None)
+
+    @contextmanager
+    def sent(self, name: str) -> Iterator[None]:
+        """One request is out on ``name``."""
+        self._count[name] += 1
+        try:
+            yield
+        finally:
+            self._count[name] -= 1

@@ -1,0 +1,88 @@
+"""What the endpoints share: one process's parts, put together by ``proxy.app``."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from proxy.core.policy import ErrorDetail, Policy
+from proxy.core.replica import ReplicaPhase
+from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
+from proxy.serving.dispatcher import Dispatcher
+from proxy.serving.drain import Drain
+from proxy.serving.guard import Guard, StaticCap
+from proxy.serving.outstanding import Outstanding
+from proxy.serving.watcher import ReplicaWatcher
+from proxy.wire.answers import Answer
+
+Scope = Mapping[str, object]
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything a request meets on its way."""
+
+    policy: Policy
+    clock: Clock
+    dispatcher: Dispatcher
+    counter: TokenCounter
+    upstream: Upstream
+    guard: Guard
+    static_cap: StaticCap
+    watchers: Mapping[str, ReplicaWatcher]
+    outstanding: Outstanding
+    telemetry: Telemetry
+    drain: Drain
+    credentials: Mapping[str, Headers]  # headers that go with every request to a replica
+    chance: Callable[[], float]  # [0, 1), for jitter
+    request_id: Callable[[], str]
+    body_bytes_held: int = field(default=0)
+
+    @property
+    def brief(self) -> bool:
+        """Whether refusals hide their numbers."""
+        return self.policy.error_detail is ErrorDetail.BRIEF
+
+    def serving(self) -> list[ReplicaWatcher]:
+        """Replicas that answer now."""
+        return [watcher for watcher in self.watchers.values() if watcher.phase is ReplicaPhase.SERVING]
+
+    def upstream_headers(self, replica: str, headers: Headers, *, dropped: frozenset[bytes] = frozenset()) -> Headers:
+        """The client's headers less ``dropped``, with the replica's own in place of any of the same name."""
+        own = self.credentials[replica]
+        gone = dropped | {name for name, _ in own}
+        return [field for field in headers if field[0] not in gone] + own if gone else headers
+
+
+async def send_answer(send: Send, answer: Answer) -> None:
+    """Send a whole response."""
+    await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+
+class BodyTooLargeError(Exception):
+    """The request's body exceeds the policy's limit."""
+
+
+class BodyCutOffError(Exception):
+    """The client left while it sent its body."""
+
+
+async def read_body(receive: Receive, bytes_max: int) -> bytes:
+    """The whole body. Raises BodyTooLargeError, BodyCutOffError."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise BodyCutOffError
+    first: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        if len(first) > bytes_max:
+            raise BodyTooLargeError
+        return first
+    parts, size = [first], len(first)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BodyCutOffError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > bytes_max:
+            raise BodyTooLargeError
+    return b"".join(parts)

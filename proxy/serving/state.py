@@ -1,0 +1,67 @@
+"""The process's state as one value, for metrics."""
+
+from proxy.ports import ProcessState, ReplicaState
+from proxy.serving.services import Services
+from proxy.serving.watcher import ReplicaWatcher
+
+
+def process_state(services: Services) -> ProcessState:
+    """Read everything once."""
+    gate, policy = services.dispatcher.gate, services.policy
+    counts = services.counter.stats()
+    now_s = services.clock.now_s()
+    queue, limits = policy.queue, policy.limits
+    return ProcessState(
+        mode=gate.mode,
+        guard_tripped=services.guard.tripped,
+        replicas=tuple(_replica_state(services, watcher, now_s) for watcher in services.watchers.values()),
+        queue_requests=len(gate.queue),
+        queue_tokens=gate.queue.tokens,
+        queue_bytes=gate.queue.bytes,
+        queue_oldest_s=gate.queue.oldest_s(now_s),
+        open_requests=gate.open_requests,
+        body_bytes_held=services.body_bytes_held,
+        epochs_total=gate.fleet.epochs_total,
+        held_total=gate.counters.held,
+        would_hold_total=gate.counters.would_hold,
+        would_shed_total=gate.counters.would_shed,
+        counted_by_source=tuple((source.value, number) for source, number in counts.counted_by_source.items()),
+        count_mismatches_total=counts.mismatches,
+        count_mismatch_tokens_total=counts.mismatch_tokens_abs_sum,
+        tokenizer_backlog=counts.backlog,
+        tokenizer_backlog_bytes=counts.backlog_bytes,
+        limits=(
+            ("queue.requests_max", queue.requests_max),
+            ("queue.tokens_max", queue.tokens_max),
+            ("queue.bytes_max", queue.bytes_max),
+            ("queue.wait_max", queue.wait_s_max),
+            ("limits.tokenizer_backlog_max", limits.tokenizer_backlog_max),
+            ("limits.tokenizer_backlog_bytes_max", limits.tokenizer_backlog_bytes_max),
+        ),
+    )
+
+
+def _replica_state(services: Services, watcher: ReplicaWatcher, now_s: float) -> ReplicaState:
+    book = services.dispatcher.gate.fleet.books.get(watcher.name)
+    if book is None:
+        return ReplicaState(watcher.name, watcher.phase, enforced=False)
+    low, high = book.ledger.held_interval(book.clock.steps, 0.0)
+    return ReplicaState(
+        name=watcher.name,
+        phase=watcher.phase,
+        enforced=book.spec.enforced,
+        usable_blocks=book.spec.usable_blocks,
+        forecast_peak_blocks=book.peak_blocks(None, now_s),
+        ledger_low_blocks=low,
+        ledger_high_blocks=high,
+        measured_blocks=book.measured_blocks,
+        bias_blocks=book.reconciler.bias_blocks,
+        z=book.feedback.z,
+        leases=len(book.ledger.leases),
+        running=book.running,
+        waiting=book.waiting,
+        preemptions_total=book.feedback.preemptions_total,
+        sample_age_s=book.sample_age_s(now_s),
+        steps_per_s=book.clock.rate_per_s,
+        binding=book.binding_last,
+    )

@@ -1,0 +1,166 @@
+"""Beside the path: one loop per replica that probes it, scrapes it, and tells the gate.
+
+A replica is *probing* until its first answer, *serving* while scrapes come, *unreachable* after ``FAILURES_MAX`` failed ones in a row;
+then it is probed again every ``PROBE_S`` and used at once when it answers. What a probe found becomes the gate's ``ReplicaSpec``:
+
+- no block count anywhere: it cannot be budgeted, so it is only observed, and the report says what to set;
+- several engines behind one URL: its metrics describe none of them, so it is only observed;
+- no engine statistics: enforced on own accounting.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from proxy.core.book import ReplicaSpec
+from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
+from proxy.core.policy import ReplicaPolicy, Scrape
+from proxy.core.replica import ReplicaFacts, ReplicaPhase, ReplicaSample
+from proxy.core.units import usable_blocks
+from proxy.ports import ReplicaFeed, ReplicaUnreachableError
+from proxy.serving.dispatcher import Dispatcher
+from proxy.serving.guard import Guard, Part
+
+FAILURES_MAX = 3
+PROBE_S = 1.0
+BLOCK_SIZE_GUESS = 16  # vLLM's default on GPUs, for an engine that tells nothing
+CONTEXT_TOKENS_GUESS = 8192
+HISTORY_MAX = 1000
+
+log = logging.getLogger("kvgate.watcher")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The ledger beside the engine at one scrape. Blocks; the interval is [placed, placed + unplaced]."""
+
+    at_s: float
+    measured_blocks: float | None
+    low_blocks: float
+    high_blocks: float
+    running: int | None
+    waiting: int | None
+    leases: int
+    prefilling_leases: int
+
+
+def spec_of(facts: ReplicaFacts, policy: ReplicaPolicy, name: str) -> ReplicaSpec:
+    """What the gate is to know of a probed replica. Values of the policy win over what was found."""
+    blocks = facts.kv_blocks_total if policy.kv_blocks is None else policy.kv_blocks * facts.engines
+    usable = 0 if blocks is None else usable_blocks(blocks, facts.engines) * facts.engines
+    return ReplicaSpec(
+        name=name,
+        models=facts.models,
+        usable_blocks=usable,
+        block_size=policy.block_size or facts.block_size or BLOCK_SIZE_GUESS,
+        context_tokens_max=facts.context_tokens_max or CONTEXT_TOKENS_GUESS,
+        sequences_max=policy.sequences_max or facts.sequences_max,
+        enforced=usable > 0 and not facts.several_engines_behind,
+    )
+
+
+class ReplicaWatcher:
+    """Keeps one replica's state fresh."""
+
+    def __init__(
+        self, policy: ReplicaPolicy, scrape: Scrape, feed: ReplicaFeed, dispatcher: Dispatcher, guard: Guard,
+        report: Callable[[ReplicaFacts, ReplicaPolicy], None],
+    ) -> None:  # fmt: skip
+        self.policy = policy
+        self.name = policy.name
+        self.phase = ReplicaPhase.PROBING
+        self.facts: ReplicaFacts | None = None
+        self.failures = 0
+        self.fault: str | None = None
+        self.found = asyncio.Event()
+        self.history: deque[Comparison] = deque(maxlen=HISTORY_MAX)
+        self._scrape = scrape
+        self._feed = feed
+        self._dispatcher = dispatcher
+        self._guard = guard
+        self._report = report
+        self._nudge = asyncio.Event()
+
+    def suspect(self) -> None:
+        """A request failed on it: look at once instead of at the next interval."""
+        self._nudge.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            if self.phase is ReplicaPhase.SERVING:
+                await self._sample_once()
+                await self._pause(self._scrape.interval_s)
+            elif not await self._probe_once():
+                await self._pause(PROBE_S)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._nudge.wait()
+        except TimeoutError:
+            pass
+        self._nudge.clear()
+
+    async def _probe_once(self) -> bool:
+        try:
+            facts = await self._feed.probe()
+        except ReplicaUnreachableError as error:
+            self._failed(str(error))
+            return False
+        self._found(facts)
+        return True
+
+    def _found(self, facts: ReplicaFacts) -> None:
+        if facts != self.facts:
+            self._report(facts, self.policy)
+        self.facts = facts
+        self.failures, self.fault = 0, None
+        self.phase = ReplicaPhase.SERVING
+        self._tell(ReplicaFound(spec_of(facts, self.policy, self.name)))
+        self.found.set()
+
+    async def _sample_once(self) -> None:
+        try:
+            sample = await self._feed.sample()
+        except ReplicaUnreachableError as error:
+            self._failed(str(error))
+            return
+        self.failures, self.fault = 0, None
+        if sample.facts is not None:
+            self._found(sample.facts)
+        self._several(sample)
+        self._tell(Observed(replace(sample, replica=self.name)))
+        self._compare(sample)
+
+    def _several(self, sample: ReplicaSample) -> None:
+        """Whether the URL balances over several engines shows only after a while, and may end again."""
+        facts = self.facts
+        if facts is not None and sample.several_engines != facts.several_engines_behind:
+            self._found(replace(facts, several_engines_behind=sample.several_engines))
+
+    def _failed(self, reason: str) -> None:
+        self.failures += 1
+        if self.fault is None:
+            log.warning("replica.failed replica=%s reason=%s", self.name, reason)
+        self.fault = reason
+        if self.phase is ReplicaPhase.SERVING and self.failures >= FAILURES_MAX:
+            self.phase = ReplicaPhase.UNREACHABLE
+            log.error("replica.unreachable replica=%s reason=%s", self.name, reason)
+            self._tell(ReplicaChanged(self.name, ReplicaPhase.UNREACHABLE))
+
+    def _tell(self, event: Observed | ReplicaFound | ReplicaChanged) -> None:
+        self._guard.run_now(Part.GATE, lambda: self._dispatcher.feed(event))
+
+    def _compare(self, sample: ReplicaSample) -> None:
+        book = self._dispatcher.gate.fleet.books.get(self.name)
+        if book is None:
+            return
+        low, high = book.interval_blocks
+        leases = book.ledger.leases.values()
+        prefilling = sum(not lease.placed for lease in leases)
+        self.history.append(
+            Comparison(sample.sampled_s, book.measured_blocks, low, high, book.running, book.waiting, len(leases), prefilling)
+        )
