@@ -43,6 +43,8 @@ class ReplicaSpec:
     context_tokens_max: int
     sequences_max: int | None = None
     enforced: bool = True  # False: only observed (several engines behind one URL)
+    engines: int = 1
+    null_block_used: bool = False  # engines up to 0.9.2 count their null block as used and as part of the whole
 
 
 def aggregate(engines: tuple[EngineSample, ...]) -> EngineSample | None:
@@ -215,12 +217,16 @@ class Book:
         self.clock.advance(now_s, self.ledger.leases.values())
         self._infer_placement(engine)
         if engine.kv_usage_ratio is not None:
-            self.measured_blocks = engine.kv_usage_ratio * self.spec.usable_blocks
+            self.measured_blocks = self._used_blocks(engine.kv_usage_ratio)
             self._compare(engine, now_s, sample.sampled_s)
             self._sampled_s = sample.sampled_s
         self.refresh(now_s, force=True)
         self._last = engine
         return preemptions
+
+    def _used_blocks(self, usage_ratio: float) -> float:
+        nulls = self.spec.engines if self.spec.null_block_used else 0
+        return max(0.0, float(round(usage_ratio * (self.spec.usable_blocks + nulls)) - nulls))
 
     def _count_deltas(self, engine: EngineSample, sampled_s: float) -> int:
         last, before_s, self._counted_s = self._last, self._counted_s, sampled_s

@@ -228,7 +228,7 @@ class Ledger:
         if lease.streaming:
             tokens = lease.output_tokens / lease.demand.sequences
         else:
-            tokens = max(0.0, steps_now - lease.sent_steps - PREFILL_DELAY_STEPS) if lease.placed else 0.0
+            tokens = max(0.0, steps_now - lease.sent_steps - PREFILL_DELAY_STEPS)  # at most: it may not be placed yet
         return min(tokens, lease.output_tokens_max - 1.0)
 
     def running(self) -> list[tuple[int, float]]:

@@ -22,6 +22,7 @@ from proxy.core.units import usable_blocks
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, Part
+from proxy.wire.vllm_metrics import counts_null_block
 
 FAILURES_MAX = 3
 PROBE_S = 1.0
@@ -58,6 +59,8 @@ def spec_of(facts: ReplicaFacts, policy: ReplicaPolicy, name: str) -> ReplicaSpe
         context_tokens_max=facts.context_tokens_max or CONTEXT_TOKENS_GUESS,
         sequences_max=policy.sequences_max or facts.sequences_max,
         enforced=usable > 0 and not facts.several_engines_behind,
+        engines=facts.engines,
+        null_block_used=counts_null_block(facts.version),
     )
 
 
