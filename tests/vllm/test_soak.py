@@ -1,0 +1,22 @@
+"""A minute of overload on a real engine: nothing fails, and the ledger is the engine's own usage at every scrape."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.kvgate_process import kvgate_process
+from tests.bench.soak import report, run_soak
+from tests.bench.soak_verdict import judge
+from tests.vllm.conftest import VllmServer
+
+pytestmark = pytest.mark.vllm
+
+MINUTES = 1.0
+QUIET_MIN = 15  # of about 120 scrapes; most see some prompt on its way
+
+
+async def test_a_minute_of_overload(replica: VllmServer, tmp_path: Path) -> None:
+    with kvgate_process(replica.base_url, replica.model_dir, tmp_path) as gate:
+        soak = await run_soak(vllm=replica.base_url, kvgate=gate.base_url, admin=gate.admin_url, minutes=MINUTES, seed=20)
+    verdict = judge(soak, quiet_min=QUIET_MIN)
+    assert verdict.faults == (), report(soak, verdict)
