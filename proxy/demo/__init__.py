@@ -7,6 +7,7 @@ with its shipped policy and no warm-up, so what kvgate must first learn counts a
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import uvloop
 from proxy.adapters.clock import SystemClock
 from proxy.demo.processes import DemoError
 from proxy.demo.progress import Screen
-from proxy.demo.report import as_dict, sentence, table
+from proxy.demo.report import as_dict, busy_warning, sentence, table
 from proxy.demo.runs import DemoRun, run_once
 from proxy.demo.workload import KV_BLOCKS_MIN, DemoSettings, request_bodies
 
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         raise
     for complaint in (*direct.complaints, *kvgate.complaints):
         screen.say(complaint)
+    if busy := busy_warning(os.getloadavg()[0], os.cpu_count() or 1):
+        screen.say(busy)
     if args.json:
         sys.stdout.write(json.dumps({"direct": as_dict(direct.figures), "kvgate": as_dict(kvgate.figures)}) + "\n")
     else:

@@ -11,6 +11,7 @@ from proxy.demo.load import Fate, Tally
 
 EQUAL_RATIO = 0.02  # two runs of the same differ by about this much on a shared machine
 NOTHING = "–"
+BUSY_LOAD_PER_CPU = 1.5  # the demo alone stays below one of two CPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,16 @@ def sentence(direct: Figures, kvgate: Figures) -> str:
     clauses = [_preemptions(direct, kvgate), _pace(direct, kvgate), _first_token(direct, kvgate)]
     clauses += [_turned_away(direct, kvgate)]
     return "; ".join(clause for clause in clauses if clause) + "."
+
+
+def busy_warning(load: float, cpus: int) -> str | None:
+    """A sentence when the machine's load average says that other work took CPU from the runs; else None."""
+    if load <= BUSY_LOAD_PER_CPU * cpus:
+        return None
+    return (
+        f"this machine is busy (load {load:.1f} on {cpus} CPUs): replicas, kvgate and clients waited for a CPU, and the times include "
+        "it; run again when it is quiet"
+    )
 
 
 def _times(count: int) -> str:

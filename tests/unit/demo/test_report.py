@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.demo.load import Fate, RequestResult, Tally
-from proxy.demo.report import Figures, as_dict, figures, percentile, ratio, sentence, table
+from proxy.demo.report import Figures, as_dict, busy_warning, figures, percentile, ratio, sentence, table
 
 DIRECT = Figures(
     completed=400, failed=0, shed=0, preemptions=188, recomputed_tokens=39651, tokens_per_s=3193.8, ttft_s_p50=1.1, ttft_s_p99=3.6,
@@ -126,3 +126,8 @@ def test_a_load_that_fits_is_told_as_such() -> None:
     assert sentence(calm, calm).startswith(
         "No replica preempted anything in either run, so this load left kvgate nothing to prevent;"
     )
+
+
+def test_a_busy_machine_is_told() -> None:
+    assert busy_warning(3.0, 2) is None
+    assert str(busy_warning(5.25, 2)).startswith("this machine is busy (load 5.2 on 2 CPUs)")
