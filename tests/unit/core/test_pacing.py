@@ -1,0 +1,57 @@
+"""Spacing of ends: what comes free when, what is crowded, and when arrivals are a burst."""
+
+import numpy as np
+import pytest
+
+from proxy.core.pacing import BURST_ARRIVALS, BURST_HOLD_S, BURST_WINDOW_S, PACE_RATIO, WINDOW_SPACINGS, BurstWatch, CapEnds
+
+
+def ends(*pairs: tuple[float, float]) -> CapEnds:
+    steps, blocks = np.asarray(pairs, dtype=np.float64).reshape(-1, 2).T
+    return CapEnds(steps, blocks)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "blocks"), [(0, 9, 0), (10, 10, 3), (10, 20, 8), (11, 30, 12), (0, 100, 15), (31, 99, 0)]
+)
+def test_blocks_that_come_free_between_two_steps(first: float, last: float, blocks: float) -> None:
+    assert ends((20, 5), (10, 3), (30, 7)).blocks_between(first, last) == blocks
+
+
+def test_nobody_ends_in_an_empty_replica() -> None:
+    assert ends().blocks_between(0, 1e9) == 0.0
+    assert not ends().crowded(100, 10, 1000, 100)
+
+
+def test_the_rate_of_ends_is_bounded_by_the_pools_turnover() -> None:
+    """At most W * usable * u / (w * PACE_RATIO) blocks end within W of the candidate, half of its own counted."""
+    usable, held, block_steps, at = 100, 10.0, 1000.0, 500.0
+    window = WINDOW_SPACINGS * block_steps / usable
+    limit = window * usable * held / (block_steps * PACE_RATIO) - held / 2.0
+    for offset in (-window, 0.0, window):
+        assert not ends((at + offset, limit - 0.01)).crowded(at, held, block_steps, usable)
+        assert ends((at + offset, limit + 0.01)).crowded(at, held, block_steps, usable)
+    for offset in (-window - 1.0, window + 1.0):
+        assert not ends((at + offset, 1e6)).crowded(at, held, block_steps, usable)
+
+
+def test_each_side_is_judged_by_itself() -> None:
+    usable, held, block_steps, at = 100, 10.0, 1000.0, 500.0
+    one_side = WINDOW_SPACINGS * held / PACE_RATIO - held / 2.0 - 0.01
+    assert not ends((at - 1, one_side), (at + 1, one_side)).crowded(at, held, block_steps, usable)
+
+
+def test_arrivals_close_together_are_a_burst_for_a_moment() -> None:
+    watch = BurstWatch()
+    for index in range(BURST_ARRIVALS):
+        assert not watch.active(10.0)
+        watch.arrived(10.0 + index * BURST_WINDOW_S / (2 * BURST_ARRIVALS))
+    assert watch.active(10.0 + BURST_WINDOW_S)
+    assert not watch.active(10.0 + BURST_WINDOW_S + BURST_HOLD_S)
+
+
+def test_steady_arrivals_are_none() -> None:
+    watch = BurstWatch()
+    for index in range(50):
+        watch.arrived(now := index * BURST_WINDOW_S / (BURST_ARRIVALS - 1.5))
+        assert not watch.active(now)
