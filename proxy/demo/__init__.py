@@ -6,6 +6,7 @@ with its shipped policy and no warm-up, so what kvgate must first learn counts a
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import signal
@@ -54,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     """Do both runs and tell them: 0, or 1 when a program did not run or requests failed. Ctrl-C ends every process first."""
     settings = DemoSettings(args.seed, args.requests, args.clients, args.replicas, args.kv_blocks)
     screen = Screen(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our signs gets question marks, not a traceback
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             direct, kvgate = runner.run(_both(settings, screen))

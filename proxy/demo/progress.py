@@ -1,6 +1,7 @@
 """How far a run is, told while it runs: one line updated in place on a terminal, else a new line every few seconds."""
 
 import asyncio
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
@@ -41,6 +42,7 @@ class Screen:
             self.say(text)
             return
         self._clear()
+        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be overwritten
         self.out.write(text)
         self.out.flush()
         self._shown = len(text)

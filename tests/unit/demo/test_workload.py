@@ -73,6 +73,12 @@ def test_a_terminal_is_updated_in_place(terminal: Terminal) -> None:
     assert terminal.getvalue() == "long line\r         \rshort\r     \rstays\n"
 
 
+def test_a_line_never_wraps_on_a_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "6")
+    Screen(terminal).update("0123456789")
+    assert terminal.getvalue() == "01234"
+
+
 def test_a_file_gets_whole_lines() -> None:
     out = StringIO()
     screen = Screen(out)
