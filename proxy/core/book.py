@@ -176,8 +176,9 @@ class Book:
         steps, blocks, reach = cap_ends(candidate, self.ledger.model, self.spec.block_size)
         if reach[0] < REACH_MIN:
             return False
-        block_steps = self.block_steps(verdict.curves)
-        return self.ledger.cap_ends().crowded(float(steps[0]), float(blocks.sum()), block_steps, self.spec.usable_blocks)
+        expected = float((blocks * reach).sum())
+        ends = self.ledger.cap_ends()
+        return ends.crowded(float(steps[0]), expected, self.block_steps(verdict.curves), self.spec.usable_blocks)
 
     def output_tokens_max(self, demand: Demand) -> int:
         """Output tokens of one sequence at most: the request's cap, clamped to the context as vLLM 0.32 does."""

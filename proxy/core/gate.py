@@ -42,7 +42,8 @@ from proxy.core.replica import ReplicaPhase
 from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
 
-TICK_S = 0.02  # how often a non-empty queue is looked at again: about one decode step
+TICK_STEPS = 2.0  # how often a non-empty queue is looked at again: a forecast hardly changes in fewer decode steps
+TICK_S_MIN, TICK_S_MAX = 0.02, 0.1
 
 
 @dataclass(slots=True)
@@ -116,7 +117,11 @@ class Gate:
 
     def deadline_s_next(self, now_s: float) -> float:
         """When the driver should send the next Tick; infinite when there is nothing to wait for."""
-        return inf if not len(self.queue) else min(now_s + TICK_S, self.queue.deadline_s_next())
+        if not len(self.queue):
+            return inf
+        rate_per_s = max((book.clock.rate_per_s for book in self.fleet), default=1.0 / TICK_S_MAX)
+        tick_s = min(max(TICK_STEPS / rate_per_s, TICK_S_MIN), TICK_S_MAX)
+        return min(now_s + tick_s, self.queue.deadline_s_next())
 
     def _request_event(
         self, event: Granted | Refused | Reroute | Cancelled | Finished, now_s: float, effects: list[Effect]

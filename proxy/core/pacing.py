@@ -7,8 +7,8 @@ go while the blocks certain to come free around its own end stay below that rate
 
     blocks of the others ending within W before (or after) its cap + u / 2   <=   W * usable * u / (w * PACE_RATIO)
 
-``W`` is a few spacings, ``w / usable`` steps each. Only ends at the cap count, the others' each with the probability of reaching it, and
-only for a candidate that will more likely than not (``REACH_MIN``): ends that the model chooses itself are spread out already, and
+``W`` is a few spacings, ``w / usable`` steps each. Only ends at the cap count, each with the probability of reaching it, and only for a
+candidate that may well reach its own (``REACH_MIN``): ends that the model chooses itself are spread out already, and
 requests with different caps end apart. (Greedy admission of a wave took 1.13 x the time
 of direct vLLM, spacing its starts 1.08 x: reference prototype.md; spacing the starts of mixed lengths costs a tenth of the throughput,
 spacing their ends nothing.)
@@ -26,7 +26,7 @@ from proxy.core.grid import FloatArray
 
 PACE_RATIO = 0.9  # a little faster than the pool can turn over: the forecast peak stays the limit, not the pace
 WINDOW_SPACINGS = 3.0
-REACH_MIN = 0.5
+REACH_MIN = 0.25
 BURST_FILL_RATIO = 0.25
 BURST_ARRIVALS = 4
 BURST_WINDOW_S = 0.05
@@ -69,7 +69,10 @@ class CapEnds:
         return float(self._blocks[end] - self._blocks[begin])
 
     def crowded(self, end_steps: float, end_blocks: float, block_steps: float, usable_blocks: int) -> bool:
-        """Whether too many others end around ``end_steps`` for a candidate of ``block_steps`` that then holds ``end_blocks``."""
+        """Whether too many others end around ``end_steps`` for a candidate of ``block_steps`` that then frees ``end_blocks``.
+
+        ``end_blocks`` is weighed with the probability of getting there, as those of the others are.
+        """
         window = WINDOW_SPACINGS * block_steps / max(1, usable_blocks)
         before = self.blocks_between(end_steps - window, end_steps)
         after = self.blocks_between(end_steps, end_steps + window)

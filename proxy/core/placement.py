@@ -18,7 +18,7 @@ from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.saturation import Binding
 from proxy.core.wait_queue import Waiting, WaitQueue
 
-BACKFILL_S = 0.05  # after looking in vain: a few decode steps, in which little changes
+BACKFILL_S = 0.1  # after looking in vain: a few decode steps, in which little changes
 BACKFILL_DEPTH = 16  # heads looked at behind one that does not fit: bounds a decision however long the queue is
 
 

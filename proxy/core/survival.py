@@ -15,7 +15,7 @@ traffic and not time. Shift: when the ends seen and the ends expected drift apar
 of the class's history is dropped.
 
 Fails: where a class mixes populations that nothing in the request tells apart the forecast is honest but wide; the relative error of
-a class that saw ``D`` ends is about ``1 / sqrt(1 + D)``, common to all its requests, and is handed on as such.
+a class that saw ``D`` ends is about ``1 / sqrt(D)``, common to all its requests, and is handed on as such.
 """
 
 from collections.abc import Iterable
@@ -28,11 +28,12 @@ from proxy.core.grid import FloatArray
 
 BACKOFF_WEIGHT = 20.0
 ROOT_WEIGHT = 4.0  # few: the prior is a guess about no model in particular
-PRIOR_TOKENS_MEAN = 512.0  # longer than most answers, and a cold class doubles its growth by its error of 1
+PRIOR_TOKENS_MEAN = 512.0  # longer than most answers; until an end was seen the caps rule anyway (``error_ratio``)
 FORGET_COMPLETIONS = 700.0  # half-life of about 500 completions
 SHIFT_SIGMA = 4.0
 SHIFT_EXPECTED_MIN = 10.0
 SHIFT_KEEP = 0.2
+EVIDENCE_MIN = 0.01
 CLASSES_MAX = 4096  # 1.6 MB of hazards; newcomers beyond it share their parent's class
 BIN_TOKENS = 16
 BIN_UNTIL_TOKENS = 256
@@ -187,8 +188,8 @@ class SurvivalModel:
         return result
 
     def error_ratio(self, demand: Demand) -> float:
-        """Relative error of the class's forecasts that all its requests share, 1 when nothing is known."""
-        return float(1.0 / np.sqrt(1.0 + self._chain(demand)[-1].evidence()))
+        """Relative error of the class's forecasts that all its requests share; large (the caps rule) until an end was seen."""
+        return float(1.0 / np.sqrt(max(self._chain(demand)[-1].evidence(), EVIDENCE_MIN)))
 
     def output_tokens_expected(self, demand: Demand, cap: int) -> float:
         """Mean output length of a new request, cut at ``cap`` tokens: the integral of S."""
