@@ -22,6 +22,8 @@ from proxy.ports import Upstream, UpstreamError
 START_S_MAX = 60.0  # a busy machine takes long to load Python twice; a healthy start is under two seconds
 END_S_MAX = 2.0  # nothing is open any more: whoever drains longer is cut short
 LINES_KEPT = 12
+COMPLAINT = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b")
+COMPLAINTS_KEPT = 5
 LINE_CHARACTERS_MAX = 400
 POLL_S = 0.05
 
@@ -40,6 +42,7 @@ class Program:
         self._process = process
         self._output = output
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.complaints: list[str] = []  # the first warnings and errors it logged
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._reading = asyncio.create_task(self._read(), name=f"output of {name}")
@@ -48,10 +51,11 @@ class Program:
         rest = b""
         while data := await self._output.read(65536):
             *whole, rest = (rest + data).split(b"\n")
-            self._lines += [line.decode(errors="replace")[:LINE_CHARACTERS_MAX] for line in whole]
+            for line in whole:
+                self._heard(line)
             self._news.set()
         if rest:
-            self._lines.append(rest.decode(errors="replace")[:LINE_CHARACTERS_MAX])
+            self._heard(rest)
         await self._process.wait()
         self._over.set()
         self._news.set()
@@ -71,6 +75,12 @@ class Program:
         """Wait for the end of the program, then raise DemoError: nobody asked it to."""
         await self._over.wait()
         raise self.failure("ended before its work was done")
+
+    def _heard(self, line: bytes) -> None:
+        text = line.decode(errors="replace")[:LINE_CHARACTERS_MAX]
+        self._lines.append(text)
+        if len(self.complaints) < COMPLAINTS_KEPT and COMPLAINT.search(text):
+            self.complaints.append(text)
 
     def failure(self, what: str) -> DemoError:
         """Say that the program ``what``, with its exit code and last lines."""
@@ -100,6 +110,10 @@ class Programs:
 
     def __init__(self) -> None:
         self._running: list[Program] = []
+
+    def complaints(self) -> list[str]:
+        """Warnings and errors that the programs logged, with who did."""
+        return [f"{program.name}: {line}" for program in self._running for line in program.complaints]
 
     async def __aenter__(self) -> Self:
         return self

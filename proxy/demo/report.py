@@ -161,7 +161,9 @@ def _first_token(direct: Figures, kvgate: Figures) -> str:
     if before[0] is None or before[1] is None or after[0] is None or after[1] is None:
         return ""
     where = (
-        ", since requests now wait before they start," if before[0] < after[0] and direct.preemptions > kvgate.preemptions else ""
+        ", since requests now wait before they start,"
+        if before[0] < after[0] and direct.preemptions > 2 * kvgate.preemptions
+        else ""
     )
     return (
         f"the first token came after {after[0]:.2f} s instead of {before[0]:.2f} s at the median{where} "

@@ -19,7 +19,7 @@ LISTENS = re.compile(r"on (http://127\.0\.0\.1:\d+)")
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """One run and, in words, what went wrong with requests in it."""
+    """One run and, in words, what went wrong with requests in it and what its programs warned of."""
 
     figures: Figures
     complaints: tuple[str, ...]
@@ -55,7 +55,8 @@ async def run_once(settings: DemoSettings, bodies: list[bytes], *, gated: bool, 
     screen.say(
         f"{name:<15} {result.completed}/{tally.total} completed in {result.elapsed_s:.1f} s, {counts.preemptions} preemptions"
     )
-    return DemoRun(result, tuple(f"{name}: {count} × {reason}" for reason, count in tally.reasons().most_common(5)))
+    of_requests = [f"{name}: {count} × {reason}" for reason, count in tally.reasons().most_common(5)]
+    return DemoRun(result, (*of_requests, *programs.complaints()))
 
 
 async def _start_replicas(programs: Programs, settings: DemoSettings) -> list[str]:

@@ -88,6 +88,17 @@ async def test_a_program_that_does_not_start_is_told_with_its_last_lines() -> No
     assert "choose another --port" in said
 
 
+async def test_what_kvgate_warns_of_is_kept() -> None:
+    (unused,) = free_ports(1)
+    words = ["serve", "--replica", f"http://127.0.0.1:{unused}", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
+    async with Programs() as programs, asyncio.timeout(60):
+        program = await programs.start("kvgate", words)
+        await program.says(re.compile(r"\bWARNING\b"))
+        said = programs.complaints()
+    assert str(unused) in said[0]
+    assert said[0].startswith("kvgate: ")
+
+
 async def test_a_program_that_never_gets_ready_ends_the_wait_when_it_ends() -> None:
     (admin_port,) = free_ports(1)
     upstream = HttpUpstream()
