@@ -45,6 +45,7 @@ async def run_once(settings: DemoSettings, bodies: list[bytes], *, gated: bool, 
                     await asyncio.wait([progress])
 
             await programs.unless_one_ends(load())
+            warned = programs.complaints()  # before they are told to end, of which they warn too
             try:
                 counts = await read_counts(upstream, replicas)
             except UpstreamError as error:
@@ -56,7 +57,7 @@ async def run_once(settings: DemoSettings, bodies: list[bytes], *, gated: bool, 
         f"{name:<15} {result.completed}/{tally.total} completed in {result.elapsed_s:.1f} s, {counts.preemptions} preemptions"
     )
     of_requests = [f"{name}: {count} × {reason}" for reason, count in tally.reasons().most_common(5)]
-    return DemoRun(result, (*of_requests, *programs.complaints()))
+    return DemoRun(result, (*of_requests, *warned))
 
 
 async def _start_replicas(programs: Programs, settings: DemoSettings) -> list[str]:

@@ -56,6 +56,7 @@ async def test_a_small_demo_completes_everything_and_prints_one_object() -> None
     tokens = [run["tokens_per_s"] * run["elapsed_s"] for run in result.values()]
     assert tokens[0] == pytest.approx(tokens[1], rel=0.001)
     assert "with kvgate     8/8 completed" in told.decode()
+    assert "drain" not in told.decode()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
