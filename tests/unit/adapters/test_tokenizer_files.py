@@ -200,7 +200,8 @@ def test_no_bytes_for_the_cache_means_no_cutting(byte_level: Tokenizer) -> None:
 
 @pytest.mark.slow
 def test_text_and_chats_come_out_as_transformers_has_them(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     tokenizer = train_byte_level()
     start = ("<|start|>", tokenizer.token_to_id("<|start|>"))
     tokenizer.post_processor = processors.TemplateProcessing(single="<|start|> $A", special_tokens=[start])
