@@ -47,13 +47,15 @@ class Calls:
         """Answer a call and account for it."""
         services = self._services
         course = Course(intake)
+        trial = services.guard.tripped
         try:
             if services.dispatcher.gate.mode is Mode.OFF or services.guard.bypassed():
                 await self._static(course, receive, send)
                 return
             try:
                 await self._admitted(course, receive, send)
-                services.guard.succeeded()
+                if trial:
+                    services.guard.succeeded()
             except InternalFaultError:
                 await self._static(course, receive, send)
         except ShedError as shed:
@@ -153,7 +155,8 @@ class Calls:
         def load() -> dict[str, int]:
             return services.outstanding.load(intake.model or None) or services.outstanding.load()
 
-        async with services.static_cap.place(load, services.policy.queue.wait_s_max) as place:
+        capped = services.dispatcher.gate.mode is Mode.ENFORCE
+        async with services.static_cap.place(load, services.policy.queue.wait_s_max, capped=capped) as place:
             if place is None:
                 raise ShedError(self._static_full())
             course.replica = place.replica

@@ -90,6 +90,8 @@ class Dispatcher:
         self._store = store
         self._guard = guard
         self._waiting: dict[str, asyncio.Future[Lease]] = {}
+        self._reserving: set[str] = set()
+        self._owed: dict[str, Event] = {}  # ends that a fault kept from the gate
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
 
@@ -119,11 +121,13 @@ class Dispatcher:
             return future.result()
         except BaseException:
             # Cancelled by the client, or a fault in gate or store: nothing of it may stay behind.
-            future.cancel()
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # else asyncio complains that nobody asked for it
             self.feed(Cancelled(request_id))
             raise
         finally:
             self._waiting.pop(request_id, None)
+            self._reserving.discard(request_id)
 
     @staticmethod
     async def _wait(future: asyncio.Future[Lease], receive: Receive) -> None:
@@ -141,16 +145,26 @@ class Dispatcher:
         try:
             effects = self.gate.handle(event, self.clock.now_s())
         except Exception:
+            if isinstance(event, Finished | Cancelled):
+                self._owed[event.request_id] = event
             self._carry_out(self.gate.take_effects())
+            self._wake_lost()
             self._set_timer()
             raise
         self._carry_out(effects)
         self._set_timer()
 
+    def _wake_lost(self) -> None:
+        """Let those go on without the gate whom it took from its queue and forgot when it failed."""
+        for request_id in list(self._waiting):
+            if request_id not in self._reserving and self.gate.queue.position(request_id) is None:
+                self._wake(request_id, InternalFaultError(Part.GATE))
+
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Reserve(request_id, lease):
+                    self._reserving.add(request_id)
                     reserve = partial(self._store.reserve, lease.replica, lease.lease_id, partial(self._settled, request_id))
                     if not self._guard.run_now(Part.STORE, reserve):
                         self._wake(request_id, InternalFaultError(Part.STORE))
@@ -162,6 +176,7 @@ class Dispatcher:
                     self._guard.run_now(Part.STORE, partial(self._store.release, replica, lease_id))
 
     def _settled(self, request_id: str, granted: bool) -> None:
+        self._reserving.discard(request_id)
         self._carry_out(self.gate.handle(Granted(request_id) if granted else Refused(request_id), self.clock.now_s()))
 
     def _wake(self, request_id: str, result: Lease | ShedError | InternalFaultError) -> None:
@@ -174,7 +189,8 @@ class Dispatcher:
             future.set_exception(result)
 
     def _set_timer(self) -> None:
-        due_s = self.gate.deadline_s_next(self.clock.now_s())
+        now_s = self.clock.now_s()
+        due_s = min(self.gate.deadline_s_next(now_s), now_s + RETRY_TICK_S if self._owed else inf)
         if self._timer is not None:
             if due_s >= self._timer_s:
                 return
@@ -182,14 +198,21 @@ class Dispatcher:
             self._timer = None
         if due_s < inf:
             self._timer_s = due_s
-            delay_s = max(0.0, due_s - self.clock.now_s())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - now_s), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        if not self._guard.run_now(Part.GATE, partial(self.feed, Tick())):
-            self._timer_s = self.clock.now_s() + RETRY_TICK_S
-            self._timer = asyncio.get_running_loop().call_later(RETRY_TICK_S, self._tick)
+        owed, self._owed = self._owed, {}
+        events: list[Event] = [Tick(), *owed.values()]
+        failed = sum(not self._guard.run_now(Part.GATE, partial(self.feed, event)) for event in events)
+        if not failed:
+            return
+        if self._guard.tripped:  # from now on everybody goes without the gate, and so do those it holds
+            for request_id in list(self._waiting):
+                self._wake(request_id, InternalFaultError(Part.GATE))
+        self.close()
+        self._timer_s = self.clock.now_s() + RETRY_TICK_S
+        self._timer = asyncio.get_running_loop().call_later(RETRY_TICK_S, self._tick)
 
     def close(self) -> None:
         """Stop the timer."""

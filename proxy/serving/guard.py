@@ -2,7 +2,7 @@
 
 Any unexpected exception of tokenizer, gate or store ends here: it is logged and counted by part, and the request is relayed under a
 static cap per replica instead. ``FAULTS_MAX`` faults within ``WINDOW_S`` trip the guard: every request takes that path at once, loudly,
-except one trial every ``TRIAL_S``; the first trial that succeeds ends it.
+except one trial every ``TRIAL_S``; the first trial that succeeds ends it, unless another part has failed within ``QUIET_S``.
 
 Nowhere else may a broad ``except`` admit anything; a tidy test holds it.
 """
@@ -23,6 +23,7 @@ T = TypeVar("T")
 FAULTS_MAX = 10
 WINDOW_S = 10.0
 TRIAL_S = 5.0
+QUIET_S = 2.0  # four scrapes: a fault beside the requests shows within it
 
 log = logging.getLogger("kvgate.guard")
 
@@ -105,8 +106,8 @@ class Guard:
         return True
 
     def succeeded(self) -> None:
-        """A request was admitted the ordinary way: if the guard was tripped, the fault is gone."""
-        if self.tripped:
+        """A trial was admitted the ordinary way: if nothing else fails either, the fault is gone."""
+        if self.tripped and self._clock.now_s() - self._faults_s[-1] >= QUIET_S:
             self.tripped = False
             self._faults_s.clear()
             log.warning("guard.restored admission works again")
@@ -121,12 +122,17 @@ class StaticCap:
         self._freed = asyncio.Condition()
 
     @asynccontextmanager
-    async def place(self, outstanding: Callable[[], Mapping[str, int]], wait_s_max: float) -> AsyncIterator[StaticPlace | None]:
-        """Wait for a replica below the cap; None when there is none in time. ``outstanding`` is asked for replicas and their load."""
+    async def place(
+        self, outstanding: Callable[[], Mapping[str, int]], wait_s_max: float, *, capped: bool
+    ) -> AsyncIterator[StaticPlace | None]:
+        """Wait for a replica below the cap; None when there is none in time. ``outstanding`` is asked for replicas and their load.
+
+        Not ``capped``: only the choice of the replica, for modes that hold nobody.
+        """
         replica: str | None = None
         try:
             async with asyncio.timeout(wait_s_max), self._freed:
-                while (replica := self._least(outstanding())) is None:
+                while (replica := self._least(outstanding(), capped=capped)) is None:
                     await self._freed.wait()
                 self._held[replica] = self._held.get(replica, 0) + 1
         except TimeoutError:
@@ -137,8 +143,8 @@ class StaticCap:
         finally:
             self._held[replica] -= 1
             async with self._freed:
-                self._freed.notify()
+                self._freed.notify_all()  # the first in line may wait for another replica
 
-    def _least(self, load: Mapping[str, int]) -> str | None:
-        free = [name for name in load if self._held.get(name, 0) < self.cap_per_replica]
+    def _least(self, load: Mapping[str, int], *, capped: bool) -> str | None:
+        free = [name for name in load if not capped or self._held.get(name, 0) < self.cap_per_replica]
         return min(free, key=lambda name: (self._held.get(name, 0), load[name]), default=None)

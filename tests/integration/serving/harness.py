@@ -159,12 +159,12 @@ class RunningProxy:
 
     def idle(self) -> bool:
         """Whether nothing of any request is left in the proxy."""
-        counters = self.services.dispatcher.gate.counters
+        leases = self.services.dispatcher.gate.leases
         return (
             repr(self.services.dispatcher).startswith("<Dispatcher waiting=0 open=0 ")
             and not len(self.services.dispatcher.gate.queue)
             and not self.store.leases_held()
-            and counters.leases_started == counters.leases_ended
+            and leases.started == leases.ended
             and not self.services.body_bytes_held
             and not self.services.drain.under_way
             and not sum(self.services.outstanding._count.values())
