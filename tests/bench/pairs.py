@@ -4,7 +4,7 @@
 
 Each pair sends the load both ways, one after the other and in alternating order; before each the engine is idle and nothing else is sent.
 The two ways of a pair differ in the words of the prompts only (``natural``: not at all), or the second would find the first's prefix
-blocks. Preemptions are the engine's own counter. ``natural`` also reads that counter when the 100th answer
+blocks. Preemptions are the engine's own counter. ``natural`` and ``sudden`` also read that counter when the 100th answer
 ends, to part what kvgate learns from, from the rest. Without ``--kvgate`` only the direct figures are taken.
 
 Elapsed ratios mean something on a quiet machine only: the load of the machine before each run is printed with it.
@@ -23,9 +23,10 @@ from typing import Any
 import httpx
 import uvloop
 
+from tests.bench.admin import why_not_deciding
 from tests.bench.engine import EngineState, model_name, scrape, wait_idle
 from tests.bench.load import LoadRequest, Record, Summary, run_load
-from tests.bench.loads import APIS, LOADS
+from tests.bench.loads import APIS, LEARNING, LOADS
 
 CLIENTS = 60
 LEARNED_AFTER = 100  # answers after which `natural` is judged
@@ -93,15 +94,17 @@ async def run_arm(
     return Arm(way, summary, after.preemptions - before.preemptions, learned, machine_load)
 
 
-async def run_pair(index: int, load: str, *, vllm: str, kvgate: str, api: str = "chat", seed: int = 0) -> dict[str, Arm]:
+async def run_pair(
+    index: int, load: str, *, vllm: str, kvgate: str, api: str = "chat", seed: int = 0, requests_max: int | None = None
+) -> dict[str, Arm]:
     """Send one load both ways; odd pairs go through kvgate first."""
     model = await model_name(vllm)
     arms = {}
     ways = [("direct", vllm), ("kvgate", kvgate)]
     for way, url in ways if index % 2 == 0 else reversed(ways):
         salt = 0 if load == "natural" else ("direct", "kvgate").index(way)
-        requests = LOADS[load](model, seed + 2 * index + salt, APIS[api])
-        arms[way] = await run_arm(way, url, vllm, requests, learning=load == "natural")
+        requests = LOADS[load](model, seed + 2 * index + salt, APIS[api])[:requests_max]
+        arms[way] = await run_arm(way, url, vllm, requests, learning=load in LEARNING)
     return arms
 
 
@@ -143,12 +146,20 @@ async def measure(arguments: argparse.Namespace) -> int:
     for index in range(arguments.pairs):
         if arguments.kvgate:
             arms = await run_pair(
-                index, arguments.load, vllm=arguments.vllm, kvgate=arguments.kvgate, api=arguments.api, seed=arguments.seed
+                index,
+                arguments.load,
+                vllm=arguments.vllm,
+                kvgate=arguments.kvgate,
+                api=arguments.api,
+                seed=arguments.seed,
+                requests_max=arguments.requests,
             )
         else:
-            requests = LOADS[arguments.load](await model_name(arguments.vllm), arguments.seed + 2 * index, APIS[arguments.api])
+            requests = LOADS[arguments.load](await model_name(arguments.vllm), arguments.seed + 2 * index, APIS[arguments.api])[
+                : arguments.requests
+            ]
             arms = {
-                "direct": await run_arm("direct", arguments.vllm, arguments.vllm, requests, learning=arguments.load == "natural")
+                "direct": await run_arm("direct", arguments.vllm, arguments.vllm, requests, learning=arguments.load in LEARNING)
             }
         pairs.append(arms)
         say(f"pair {index + 1}, {arguments.load}")
@@ -158,11 +169,14 @@ async def measure(arguments: argparse.Namespace) -> int:
                 say(f"    {count} × {error}")
         if len(arms) == 2:
             say("  kvgate ÷ direct: " + _ratio_line(ratios(arms["direct"], arms["kvgate"])))
+    not_deciding = await why_not_deciding(arguments.admin) if arguments.admin else ""
+    if not_deciding:
+        say(f"NOT VALID: {not_deciding}")
     if arguments.kvgate:
         say("median kvgate ÷ direct: " + _ratio_line(medians(pairs)))
     if arguments.json:
         arguments.json.write_text(json.dumps(as_json(arguments.load, pairs), indent=1), encoding="utf-8")
-    return 1 if any(arm.summary.failed for arms in pairs for arm in arms.values()) else 0
+    return 1 if not_deciding or any(arm.summary.failed for arms in pairs for arm in arms.values()) else 0
 
 
 def _ratio_line(values: dict[str, float]) -> str:
@@ -174,12 +188,18 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Send a load directly and through kvgate, in pairs.")
     parser.add_argument("--vllm", required=True, metavar="URL", help="the engine; its /metrics are read")
     parser.add_argument("--kvgate", metavar="URL", help="kvgate in front of that engine (default: direct runs only)")
+    parser.add_argument("--admin", metavar="URL", help="its admin port: asked at the end whether it decided on every request")
     parser.add_argument("--load", choices=sorted(LOADS), default="wave", help="which load (default: %(default)s)")
     parser.add_argument("--api", choices=sorted(APIS), default="chat", help="which API (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="how many pairs (default: %(default)s)")
+    parser.add_argument("--requests", type=int, metavar="N", help="only the first N of the load (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="of the prompts (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    return uvloop.run(measure(parser.parse_args(argv)))
+    try:
+        return uvloop.run(measure(parser.parse_args(argv)))
+    except httpx.TransportError as exc:
+        sys.stderr.write(f"a server does not answer any more, see its log: {exc}\n")
+        return 1
 
 
 if __name__ == "__main__":

@@ -13,12 +13,14 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import httpx
 import uvloop
 
+from tests.bench.admin import only_replica, why_not_deciding
 from tests.bench.engine import model_name, prompt_tokens, scrape
 from tests.bench.load import Fate, LoadRequest, Record, new_upstream, send, summarise
 from tests.bench.loads import WORDS, as_request, chat, completion, distinct_words
@@ -64,16 +66,8 @@ async def _client(index: int, soak: Soak, upstream: Any, url: str, requests: Ite
             await asyncio.sleep(PAUSE_S)
 
 
-async def _replica(client: httpx.AsyncClient, admin_url: str, query: str = "") -> dict[str, Any]:
-    """kvgate's state of its only replica."""
-    answer = await client.get(f"{admin_url}/admin/replicas{query}", timeout=30)
-    answer.raise_for_status()
-    (replica,) = answer.json()
-    return dict(replica)
-
-
 async def _read_history(client: httpx.AsyncClient, admin_url: str, soak: Soak) -> None:
-    for comparison in read_comparisons(await _replica(client, admin_url, "?history=1")):
+    for comparison in read_comparisons(await only_replica(client, admin_url, "?history=1")):
         soak.comparisons[comparison.at_s] = comparison
 
 
@@ -83,9 +77,9 @@ async def _watch(soak: Soak, vllm_url: str, admin_url: str) -> None:
     history_due_s = 0.0
     async with httpx.AsyncClient() as client:
         while True:
-            before = await _replica(client, admin_url)
+            before = await only_replica(client, admin_url)
             engine = await scrape(client, vllm_url)
-            after = await _replica(client, admin_url)
+            after = await only_replica(client, admin_url)
             soak.own.append(OwnScrape(engine, before, after))
             if loop.time() >= history_due_s:
                 await _read_history(client, admin_url, soak)
@@ -99,7 +93,7 @@ async def _end_state(soak: Soak, vllm_url: str, admin_url: str) -> EndState:
     give_up_s = loop.time() + END_S_MAX
     async with httpx.AsyncClient() as client:
         while True:
-            replica = await _replica(client, admin_url)
+            replica = await only_replica(client, admin_url)
             end = EndState(
                 await scrape(client, vllm_url),
                 replica["leases"],
@@ -137,6 +131,7 @@ async def run_soak(*, vllm: str, kvgate: str, admin: str, minutes: float, seed: 
         await asyncio.gather(watch, *clients, return_exceptions=True)
         await upstream.aclose()
     soak.end = await _end_state(soak, vllm, admin)
+    soak.not_deciding = await why_not_deciding(admin)
     soak.preemptions = soak.end.engine.preemptions - preemptions_before
     return soak
 
@@ -165,6 +160,7 @@ def as_json(soak: Soak, verdict: Verdict) -> dict[str, Any]:
         "faults": list(verdict.faults),
         "lines": verdict.lines(),
         "comparisons": [comparison.as_json() for comparison in soak.comparisons.values()],
+        "own": [asdict(look) for look in soak.own],
         "failed": [_failed(record, soak.start_s) for record in soak.records if record.fate is Fate.FAILED],
     }
 

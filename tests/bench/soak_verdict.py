@@ -2,13 +2,14 @@
 
 1. No request failed that was neither cancelled by its client nor shed by kvgate.
 2. At every comparison that kvgate recorded while nothing was being prefilled (no unplaced lease, the engine's queue empty) the ledger is
-   within one block per running request of the engine's usage: |measured − ledger| ≤ running.
+   within one block per running request of the engine's usage: |measured − ledger| ≤ running, at both ends of what it claims.
 3. At every other comparison the usage lies in the ledger's interval, to the same tolerance:
    placed − running ≤ measured ≤ placed + unplaced + running.
 4. There were at least ``quiet_min`` comparisons of the first kind that had something running.
 5. At the end both sides are empty: no running request and no used block there, no lease and no block here.
 6. kvgate's measurements are the engine's: the largest usage of the soak's own scrapes and of the comparisons' agree within
    ``PEAK_SLACK`` of the pool.
+7. kvgate decided on every request: it met no internal error and is in mode ``enforce``.
 
 The soak's own scrapes compare the same, but between two reads of the ledger milliseconds apart; they are reported, not judged.
 """
@@ -47,9 +48,16 @@ class Comparison:
         return max(0.0, self.measured_blocks - self.high_blocks) - max(0.0, self.low_blocks - self.measured_blocks)
 
     @property
+    def deviation_blocks(self) -> float:
+        """What is judged, with its sign: the farther end of the interval when quiet, else how far the usage lies outside."""
+        if not self.quiet:
+            return self.excess_blocks
+        return max(self.measured_blocks - self.low_blocks, self.measured_blocks - self.high_blocks, key=abs)
+
+    @property
     def held(self) -> bool:
         """Within one block per running request."""
-        return abs(self.excess_blocks) <= self.running + 1e-6
+        return abs(self.deviation_blocks) <= self.running + 1e-6
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -99,6 +107,7 @@ class Soak:
     own: list[OwnScrape] = field(default_factory=list)
     end: EndState | None = None
     preemptions: int = 0
+    not_deciding: str = ""
 
 
 def read_comparisons(replica: dict[str, Any]) -> list[Comparison]:
@@ -129,14 +138,12 @@ class Verdict:
 def _line(what: str, rows: Sequence[Comparison]) -> str:
     if not rows:
         return f"{what}: none"
-    held = sum(row.held for row in rows)
-    over = max(rows, key=lambda row: row.excess_blocks)
-    under = min(rows, key=lambda row: row.excess_blocks)
-    per_running = max(abs(row.excess_blocks) / max(1, row.running) for row in rows)
+    over, under = max(rows, key=lambda row: row.deviation_blocks), min(rows, key=lambda row: row.deviation_blocks)
+    per_running = max(abs(row.deviation_blocks) / max(1, row.running) for row in rows)
     return (
-        f"{what}: {len(rows)}, held {held}; usage above the ledger by at most {max(0.0, over.excess_blocks):.1f} blocks "
-        f"({over.running} running), below by {max(0.0, -under.excess_blocks):.1f} ({under.running} running); "
-        f"worst per running request {per_running:.2f}"
+        f"{what}: {len(rows)}, held {sum(row.held for row in rows)}; usage above the ledger by at most "
+        f"{max(0.0, over.deviation_blocks):.1f} blocks ({over.running} running), below by {max(0.0, -under.deviation_blocks):.1f} "
+        f"({under.running} running); worst per running request {per_running:.2f}"
     )
 
 
@@ -159,13 +166,15 @@ def judge(soak: Soak, *, quiet_min: int) -> Verdict:
     for name, kind in (("without a prefill", quiet), ("during prefills", other)):
         broken = [row for row in kind if not row.held]
         if broken:
-            worst = max(broken, key=lambda row: abs(row.excess_blocks) - row.running)
+            worst = max(broken, key=lambda row: abs(row.deviation_blocks) - row.running)
             faults.append(
                 f"{len(broken)} of {len(kind)} comparisons {name} are off by more than a block per request; worst {worst}"
             )
     if busy < quiet_min:
         faults.append(f"only {busy} comparisons without a prefill; {quiet_min} are needed")
     faults += _peak_faults(rows, soak.own)
+    if soak.not_deciding:
+        faults.append(soak.not_deciding)
     if not soak.end.empty:
         faults.append(f"not empty at the end: {soak.end}")
     return Verdict(tuple(faults), quiet, other, own)

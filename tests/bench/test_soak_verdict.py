@@ -58,11 +58,18 @@ def test_a_sound_soak_is_held() -> None:
 def test_the_tolerance_is_one_block_per_running_request(
     measured: float, interval: tuple[float, float], running: int, held: bool
 ) -> None:
-    row = Comparison(0.0, measured, *interval, running, 0, 0)
+    row = Comparison(0.0, measured, *interval, running, 0, int(interval[0] != interval[1]))
     assert row.held == held
     soak = sound()
     add(soak, row)
     assert len(judge(soak, quiet_min=10).faults) == (0 if held else 1)
+
+
+def test_a_quiet_ledger_cannot_hide_in_a_wide_interval() -> None:
+    assert Comparison(0.0, 100.0, 97.0, 103.0, 3, 0, 0).held
+    assert not Comparison(0.0, 100.0, 96.0, 103.0, 3, 0, 0).held
+    assert not Comparison(0.0, 100.0, 97.0, 104.0, 3, 0, 0).held
+    assert Comparison(0.0, 100.0, 10.0, 200.0, 3, 0, 1).held
 
 
 def test_a_failed_request_is_a_fault() -> None:
@@ -91,6 +98,12 @@ def test_a_measurement_that_is_not_the_engines_is_a_fault() -> None:
     soak.own.append(OwnScrape(EngineState(3, 0, 200.0, 255, 7), look(), look()))
     (fault,) = judge(soak, quiet_min=10).faults
     assert "the engine 200" in fault
+
+
+def test_a_kvgate_that_only_relays_is_a_fault() -> None:
+    soak = sound()
+    soak.not_deciding = "kvgate is in mode observe"
+    assert judge(soak, quiet_min=10).faults == ("kvgate is in mode observe",)
 
 
 def test_comparisons_without_a_measurement_are_left_out() -> None:

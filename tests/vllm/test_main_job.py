@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.bench.admin import why_not_deciding
 from tests.bench.engine import wait_idle
 from tests.bench.kvgate_process import KvgateProcess, kvgate_process
 from tests.bench.load import run_load
@@ -42,6 +43,7 @@ async def test_a_load_that_makes_the_engine_preempt_does_not_through_kvgate(
         assert arm.summary.completed == arm.summary.requests, arm.line() + str(arm.summary.errors)
     assert arms["direct"].preemptions > 100, arms["direct"].line()
     assert arms["kvgate"].preemptions <= preemptions_max, arms["kvgate"].line()
+    assert await why_not_deciding(gate.admin_url) == ""
     assert arms["kvgate"].summary.output_tokens == arms["direct"].summary.output_tokens
 
 
@@ -156,6 +158,7 @@ async def test_a_replica_without_metrics_is_served_on_own_accounting(
         _, summary = await run_load(gate.base_url, wave("tiny", seed=5)[:60], 40)
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
+        assert await why_not_deciding(gate.admin_url) == ""
     assert summary.completed == summary.requests == 60, summary
     # forty such requests want more than twice the pool: only a gate that counts for itself keeps some waiting
     assert 1 < max(state["leases"] for state in looks) < 40
