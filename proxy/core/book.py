@@ -22,7 +22,7 @@ from proxy.core.grid import FloatArray, Grid
 from proxy.core.ledger import CurveCache, Ledger
 from proxy.core.pacing import REACH_MIN
 from proxy.core.reconcile import Reconciler
-from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample
+from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, aggregate
 from proxy.core.saturation import Binding, Saturation
 from proxy.core.step_clock import StepClock
 from proxy.core.survival import SurvivalModel
@@ -45,32 +45,6 @@ class ReplicaSpec:
     enforced: bool = True  # False: only observed (several engines behind one URL)
     engines: int = 1
     null_block_used: bool = False  # engines up to 0.9.2 count their null block as used and as part of the whole
-
-
-def aggregate(engines: tuple[EngineSample, ...]) -> EngineSample | None:
-    """Engines of one data-parallel server as one pool: counts add, usage is the mean; what one engine does not tell is not known."""
-    if len(engines) < 2:
-        return engines[0] if engines else None
-
-    def total(name: str) -> float | None:
-        values = [getattr(engine, name) for engine in engines]
-        return None if any(value is None for value in values) else sum(values)
-
-    def whole(name: str) -> int | None:
-        value = total(name)
-        return None if value is None else round(value)
-
-    usage = total("kv_usage_ratio")
-    return EngineSample(
-        engine="all",
-        kv_usage_ratio=None if usage is None else usage / len(engines),
-        running=whole("running"),
-        waiting=whole("waiting"),
-        waiting_capacity=whole("waiting_capacity"),
-        preemptions_total=total("preemptions_total"),
-        prompt_tokens_total=total("prompt_tokens_total"),
-        generation_tokens_total=total("generation_tokens_total"),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +161,22 @@ class Book:
 
     def prompt_blocks(self, demand: Demand) -> int:
         """Blocks of the prompts and one token each: what the engine needs before it can start."""
-        return sum(self._start_blocks(part.tokens, demand.copies) for part in demand.parts)
+        return sum(self._start_blocks(part.tokens, demand.copies, shares=demand.shares_prefix) for part in demand.parts)
 
-    def _start_blocks(self, tokens: int, copies: int) -> int:
+    def _start_blocks(self, tokens: int, copies: int, *, shares: bool) -> int:
         one = blocks_for_tokens(tokens + 1, self.spec.block_size)
-        shared = (tokens - 1) // self.spec.block_size if copies > 1 else 0
+        shared = (tokens - 1) // self.spec.block_size if copies > 1 and shares else 0
         return shared + copies * (one - shared)
 
     def fits_alone(self, demand: Demand) -> bool:
-        """Whether the longest prompt and one token fit an empty pool; the engine takes a request's sequences one by one."""
-        longest = blocks_for_tokens(demand.prompt_tokens_longest + 1, self.spec.block_size)
-        return longest <= self.spec.usable_blocks
+        """Whether context and an empty pool have room for the longest prompt and one token; sequences are taken one by one.
+
+        An estimated count does not rule out a replica by its context: that is the engine's to judge.
+        """
+        longest = demand.prompt_tokens_longest
+        if longest >= self.spec.context_tokens_max and demand.count_is_exact:
+            return False
+        return blocks_for_tokens(longest + 1, self.spec.block_size) <= self.spec.usable_blocks
 
     def block_steps(self, curves: Curves) -> float:
         """KV token-time of a demand in blocks × steps."""
@@ -266,7 +245,13 @@ class Book:
     # ---- reservations for a head that does not fit
 
     def earliest_start(self, head: Curves, now_s: float) -> int | None:
-        """Grid index from which ``head`` would fit, given who is here; None when it would not within the horizon."""
+        """Grid index from which ``head`` would fit, given who is here; None when it would not within the horizon.
+
+        One that would not even fit alone starts when everybody here has ended: an empty replica takes anything.
+        """
+        if not self._fits_by_itself(head, now_s):
+            empty = np.flatnonzero(self.ledger.total.ceiling[1:] <= 0.0)
+            return int(empty[0]) + 1 if len(empty) else None
         shifted = Curves(*(np.concatenate((curve, [0.0]))[self.grid.later] for curve in head.arrays()))
         fits = (self.quantile(self.ledger.total + shifted, now_s) <= self.spec.usable_blocks) | (
             self.grid.later == len(self.grid)
@@ -276,10 +261,15 @@ class Book:
 
     def delays(self, head: Curves, index: int, candidate: Curves, now_s: float) -> bool:
         """Whether admitting ``candidate`` now keeps ``head`` from starting at grid index ``index``."""
+        if not self._fits_by_itself(head, now_s):
+            return bool(candidate.ceiling[index] > 0.0)
         later = self.grid.later[index]
         shifted = Curves(*(np.concatenate((curve, [0.0]))[later] for curve in head.arrays()))
         quantile = self.quantile(self.ledger.total + candidate + shifted, now_s)
         return bool(quantile[index:].max() > self.spec.usable_blocks)
+
+    def _fits_by_itself(self, head: Curves, now_s: float) -> bool:
+        return bool(self.quantile(head, now_s).max() <= self.spec.usable_blocks)
 
     def new_epoch(self) -> None:
         """The engine restarted: leases, bias and shared blocks of the old one are gone."""

@@ -3,7 +3,7 @@
 Formula, for a row with prompt ``P``, ``g`` tokens out, cap ``m``, ``c`` copies and class survival ``S``, in interval ``(s, e]``:
 
     one(x)  = ceil((P - 1 + min(g + x + LEAD_STEPS, m)) / block_size)      blocks of one sequence x steps ahead
-    u       = F + c * (one(e) - F),              F = (P - 1) // block_size if c > 1 else 0
+    u       = F + c * (one(e) - F),              F = (P - 1) // block_size if c > 1 and prefixes are looked up, else 0
     a       = S(g + s') / S(g)  while g + s' < m, else 0,                  s' = max(0, s - delay)
     mean    = u * a        variance = u^2 * a * (1 - a)        ceiling = u while g + s' < m
     common  = error_ratio * (mean - blocks now), where positive
@@ -36,6 +36,7 @@ class RowStates:
     copies: FloatArray
     delay_steps: FloatArray
     error_ratio: FloatArray
+    shares_prefix: FloatArray  # 1 where copies share the prompt's full blocks
     classes: NDArray[np.intp]
 
 
@@ -77,7 +78,7 @@ def blocks_held(rows: RowStates, ahead: FloatArray | float, block_size: int) -> 
     prompt = column(rows.prompt_tokens) - 1.0
     one = np.ceil((prompt + np.maximum(tokens, 1.0)) / block_size)
     copies = column(rows.copies)
-    common = np.where(copies > 1.0, np.floor(prompt / block_size), 0.0)
+    common = np.where(copies > 1.0, np.floor(prompt / block_size) * column(rows.shares_prefix), 0.0)
     held: FloatArray = common + copies * (one - common)
     return held
 

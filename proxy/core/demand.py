@@ -69,6 +69,11 @@ class Demand:
         return max(part.tokens for part in self.parts)
 
     @property
+    def count_is_exact(self) -> bool:
+        """Whether the engine would count the same."""
+        return self.count_source in {CountSource.EXACT, CountSource.REMOTE}
+
+    @property
     def sequences(self) -> int:
         """Sequence slots the engine needs."""
         return len(self.parts) * self.copies

@@ -84,9 +84,11 @@ class Fleet:
         self.preemptions_total += book.observe(sample, now_s)
         return sample.new_epoch
 
-    def rebuild_when_due(self, now_s: float) -> None:
-        """Bring running requests into the survival estimate now and then."""
+    def rebuild_when_due(self, now_s: float) -> bool:
+        """Bring running requests into the survival estimate now and then; True when it did."""
         due = self.model.completions_total - self._rebuilt_completions >= REBUILD_COMPLETIONS
         if due or now_s - self._rebuilt_s >= REBUILD_S:
             self._rebuilt_s, self._rebuilt_completions = now_s, self.model.completions_total
             self.model.rebuild(pair for book in self.books.values() for pair in book.ledger.running())
+            return True
+        return False

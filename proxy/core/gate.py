@@ -10,7 +10,6 @@ Invariants (design §0): every grant fits under the forecast in force; an empty 
 request waits past its deadline. One writer: each call runs to its end, and nothing here awaits.
 """
 
-from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
@@ -25,7 +24,6 @@ from proxy.core.events import (
     Granted,
     Observed,
     Refused,
-    Release,
     ReplicaChanged,
     ReplicaFound,
     Reroute,
@@ -35,7 +33,8 @@ from proxy.core.events import (
 )
 from proxy.core.fleet import Fleet
 from proxy.core.ledger import Lease
-from proxy.core.outcome import Mode, Outcome, Refusal
+from proxy.core.open_leases import Open, OpenLeases
+from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Choice, Placement
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaPhase
@@ -44,29 +43,6 @@ from proxy.core.wait_queue import Waiting, WaitQueue
 
 TICK_STEPS = 2.0  # how often a non-empty queue is looked at again: a forecast hardly changes in fewer decode steps
 TICK_S_MIN, TICK_S_MAX = 0.02, 0.1
-
-
-@dataclass(slots=True)
-class _Open:
-    """A request that holds a lease. ``excluded`` are replicas that failed it; ``charge`` is what its tenant was charged."""
-
-    lease: Lease
-    excluded: set[str]
-    charge: float
-
-
-@dataclass(slots=True)
-class GateCounters:
-    """Totals for metrics and judges."""
-
-    admitted: int = 0
-    held: int = 0
-    shed: int = 0
-    rerouted: int = 0
-    would_hold: int = 0
-    would_shed: int = 0
-    leases_started: int = 0
-    leases_ended: int = 0
 
 
 class Gate:
@@ -81,16 +57,16 @@ class Gate:
         self.placement = Placement(self.queue)
         self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
         self.counters = GateCounters()
-        self._open: dict[str, _Open] = {}
+        self.leases = OpenLeases(self.fleet)
         self._effects: list[Effect] = []
 
     def __repr__(self) -> str:
-        return f"<Gate {self.mode} held={len(self.queue)} open={len(self._open)} {self.fleet!r}>"
+        return f"<Gate {self.mode} held={len(self.queue)} open={self.open_requests} {self.fleet!r}>"
 
     @property
     def open_requests(self) -> int:
         """Requests that hold a lease."""
-        return len(self._open)
+        return len(self.leases)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in one event; return what is to be done about it, in order."""
@@ -106,7 +82,8 @@ class Gate:
                 self._expire(now_s, effects)
             case _:
                 assert_never(event)
-        self.fleet.rebuild_when_due(now_s)
+        if self.fleet.rebuild_when_due(now_s):
+            self.queue.forget_idle()
         self._schedule(now_s, effects)
         return self.take_effects()
 
@@ -128,9 +105,7 @@ class Gate:
     ) -> None:
         match event:
             case Granted(request_id):
-                if (opened := self._open.get(request_id)) is not None:
-                    self.counters.admitted += 1
-                    effects.append(Forward(request_id, opened.lease))
+                self._granted(request_id, now_s, effects)
             case Refused(request_id):
                 self._place_anew(request_id, now_s, effects)
             case Reroute(request_id):
@@ -138,7 +113,7 @@ class Gate:
                 self._place_anew(request_id, now_s, effects)
             case Cancelled(request_id):
                 if self.queue.remove(request_id) is None:
-                    self._end_lease(request_id, effects)
+                    self.leases.end(request_id, effects)
             case Finished():
                 self._finished(event, effects)
             case _:
@@ -147,9 +122,11 @@ class Gate:
     def _replica_event(self, event: Observed | ReplicaFound | ReplicaChanged, now_s: float, effects: list[Effect]) -> None:
         match event:
             case Observed(sample):
-                self._void_if(self.fleet.observed(sample, now_s), sample.replica, effects)
+                if self.fleet.observed(sample, now_s):
+                    self.leases.void(sample.replica, effects)
             case ReplicaFound(spec):
-                self._void_if(self.fleet.found(spec, now_s), spec.name, effects)
+                if self.fleet.found(spec, now_s):
+                    self.leases.void(spec.name, effects)
             case ReplicaChanged(replica, phase):
                 self.fleet.changed(replica, phase)
             case _:
@@ -187,16 +164,15 @@ class Gate:
 
     def _enqueue(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         demand = entry.demand
-        exceeded, worst = self.queue.exceeds(demand), self.queue.worst()
-        while exceeded is not None and worst is not None and worst.demand.priority < demand.priority:
-            self._shed(worst.demand.request_id, self.shedding.displaced(books, demand), effects)
-            exceeded, worst = self.queue.exceeds(demand), self.queue.worst()
+        exceeded, displaced = self.queue.exceeds(demand), self.queue.displaceable(demand)
         refusal = self.shedding.too_late(entry, books, now_s)
-        if exceeded is not None:
+        if exceeded is not None and displaced is None:
             refusal = self.shedding.queue_full(exceeded, books)
         if refusal is not None:
             self._shed(demand.request_id, refusal, effects)
             return
+        for worse in displaced or ():
+            self._shed(worse.demand.request_id, self.shedding.displaced(books, demand), effects)
         self.counters.held += 1
         self.queue.push(entry)
 
@@ -212,14 +188,27 @@ class Gate:
                 self.counters.would_shed += 1
             elif not any(book.verdict(demand, now_s).fits for book in serving):
                 self.counters.would_hold += 1
-        book = min(serving, key=lambda one: len(one.ledger.leases))
-        self._book_lease(Waiting(demand, now_s, event.streaming), book, now_s, effects)
+        self._book_least(Waiting(demand, now_s, event.streaming), serving, now_s, effects)
+
+    def _book_least(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
+        """Forward by least outstanding requests, whatever the forecast says."""
+        usable = [book for book in books if book.spec.name not in entry.excluded] or books
+        self._book_lease(entry, min(usable, key=lambda book: len(book.ledger.leases)), now_s, effects)
+
+    def _release_all(self, now_s: float, effects: list[Effect]) -> None:
+        """Nobody is held outside of enforce: who waits when the mode changes goes now."""
+        for entry in list(self.queue.order()):
+            self.queue.remove(entry.demand.request_id)
+            self._book_least(entry, self.fleet.of_model(entry.demand.length_class.model), now_s, effects)
 
     # ---- admissions
 
     def _schedule(self, now_s: float, effects: list[Effect]) -> None:
         """Admit whoever can go, one at a time, until nobody can."""
         if not len(self.queue):
+            return
+        if self.mode is not Mode.ENFORCE:
+            self._release_all(now_s, effects)
             return
         books = self.fleet.fresh(now_s)
         while (choice := self.placement.next_choice(books, now_s)) is not None:
@@ -235,7 +224,6 @@ class Gate:
     def _book_lease(self, entry: Waiting, book: Book, now_s: float, effects: list[Effect], *, charge: float = 0.0) -> None:
         demand = entry.demand
         cap = book.output_tokens_max(demand)
-        self.counters.leases_started += 1
         lease = Lease(
             lease_id=f"{demand.request_id}.{len(entry.excluded)}",
             demand=demand,
@@ -246,28 +234,24 @@ class Gate:
             streaming=entry.streaming,
             output_tokens_forecast=self.fleet.model.output_tokens_expected(demand, cap),
         )
-        book.ledger.add(lease)
-        self._open[demand.request_id] = _Open(lease, entry.excluded, charge)
+        self.leases.start(demand.request_id, Open(lease, entry.excluded, charge))
         effects.append(Reserve(demand.request_id, lease))
 
     # ---- ends
 
-    def _end_lease(self, request_id: str, effects: list[Effect]) -> _Open | None:
-        """End the request's lease once; a second end is None."""
-        opened = self._open.pop(request_id, None)
+    def _granted(self, request_id: str, now_s: float, effects: list[Effect]) -> None:
+        opened = self.leases.get(request_id)
         if opened is None:
-            return None
-        opened.lease.ended = True
-        self.counters.leases_ended += 1
-        book = self.fleet.books.get(opened.lease.replica)
-        if book is not None:
-            book.ledger.remove(opened.lease.lease_id)
-        effects.append(Release(opened.lease.replica, opened.lease.lease_id))
-        return opened
+            return
+        if opened.voided:  # the engine restarted while the store was asked
+            self._place_anew(request_id, now_s, effects)
+            return
+        self.counters.admitted += 1
+        effects.append(Forward(request_id, opened.lease))
 
     def _finished(self, event: Finished, effects: list[Effect]) -> None:
-        opened = self._end_lease(event.request_id, effects)
-        if opened is None:
+        opened = self.leases.end(event.request_id, effects)
+        if opened is None or opened.voided:
             return
         lease, demand = opened.lease, opened.lease.demand
         tokens = lease.output_tokens if event.output_tokens is None else event.output_tokens
@@ -284,7 +268,7 @@ class Gate:
 
     def _place_anew(self, request_id: str, now_s: float, effects: list[Effect]) -> None:
         """The replica did not take it: queue it before everybody else of its tenant, that replica excluded."""
-        opened = self._end_lease(request_id, effects)
+        opened = self.leases.end(request_id, effects)
         if opened is None:
             return
         demand = opened.lease.demand
@@ -307,9 +291,3 @@ class Gate:
         self.queue.remove(request_id)
         self.counters.shed += 1
         effects.append(Shed(request_id, refusal))
-
-    def _void_if(self, void: bool, replica: str, effects: list[Effect]) -> None:
-        """End every lease of an engine epoch that is over; the requests themselves still end by their relay."""
-        if void:
-            for request_id in [key for key, opened in self._open.items() if opened.lease.replica == replica]:
-                self._end_lease(request_id, effects)

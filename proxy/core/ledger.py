@@ -60,7 +60,7 @@ class Ledger:
         self._shared = SharedBlocks()
         self._free: list[int] = []
         self._used = 0
-        self._fields = np.zeros((6, ROWS_START))
+        self._fields = np.zeros((7, ROWS_START))
         self._classes = np.zeros(ROWS_START, dtype=np.intp)
         self._live = np.zeros(ROWS_START, dtype=bool)
         self._rows = np.zeros((4, ROWS_START, len(grid)))
@@ -87,6 +87,7 @@ class Ledger:
             copies=np.full(count, float(demand.copies)),
             delay_steps=np.full(count, PREFILL_DELAY_STEPS),
             error_ratio=np.full(count, self.model.error_ratio(demand)),
+            shares_prefix=np.full(count, float(demand.shares_prefix)),
             classes=np.full(count, self.model.leaf(demand), dtype=np.intp),
         )
 
@@ -133,7 +134,8 @@ class Ledger:
             lease.rows.append(row)
             self._owner[row] = lease
             prompt, cap, copies = rows.prompt_tokens[index], rows.output_tokens_max[index], rows.copies[index]
-            self._fields[:, row] = (prompt, 0.0, cap, copies, PREFILL_DELAY_STEPS, rows.error_ratio[index])
+            shares = rows.shares_prefix[index]
+            self._fields[:, row] = (prompt, 0.0, cap, copies, PREFILL_DELAY_STEPS, rows.error_ratio[index], shares)
             self._classes[row] = rows.classes[index]
             self._live[row] = True
             hashes = part.block_hashes if lease.demand.shares_prefix else ()
@@ -169,7 +171,7 @@ class Ledger:
             return self._free.pop()
         if self._used == len(self._live):
             more = self._used
-            self._fields = np.concatenate((self._fields, np.zeros((6, more))), axis=1)
+            self._fields = np.concatenate((self._fields, np.zeros((7, more))), axis=1)
             self._classes = np.concatenate((self._classes, np.zeros(more, dtype=np.intp)))
             self._live = np.concatenate((self._live, np.zeros(more, dtype=bool)))
             self._rows = np.concatenate((self._rows, np.zeros((4, more, len(self._grid)))), axis=1)
@@ -180,8 +182,8 @@ class Ledger:
     # ---- curves
 
     def _states(self, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> RowStates:
-        prompt, out, cap, copies, delay, error = self._fields[:, rows]
-        return RowStates(prompt, out, cap, copies, delay, error, self._classes[rows])
+        prompt, out, cap, copies, delay, error, shares = self._fields[:, rows]
+        return RowStates(prompt, out, cap, copies, delay, error, shares, self._classes[rows])
 
     def _recompute(self, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
         curves, living = curves_of(self._states(rows), self._grid, self.model, self.block_size)

@@ -51,3 +51,15 @@ class Refusal:
     policy_key: str | None = None
     queue_position: int | None = None
     retry_after_s: float | None = None
+
+
+@dataclass(slots=True)
+class GateCounters:
+    """Totals for metrics and judges."""
+
+    admitted: int = 0
+    held: int = 0
+    shed: int = 0
+    rerouted: int = 0
+    would_hold: int = 0
+    would_shed: int = 0

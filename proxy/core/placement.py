@@ -10,7 +10,6 @@ Fails: the reservation is a forecast; when requests live longer than forecast th
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 from proxy.core.book import Book, Verdict
 from proxy.core.curves import Curves
@@ -33,7 +32,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Blocked:
-    """Why nobody fits a request: the limit on the replica that came nearest, and its headroom."""
+    """Why nobody fits a request: the limit on the replica that came nearest, its headroom, and its curves where it waits for room."""
 
     binding: Binding = Binding.UNAVAILABLE
     headroom_ratio: float = float("-inf")
@@ -41,6 +40,8 @@ class Blocked:
 
     def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
         """Keep the nearest miss."""
+        if binding is Binding.UNAVAILABLE:
+            return  # it does not wait for this one
         self.curves[book.spec.name] = verdict.curves
         if verdict.headroom_ratio > self.headroom_ratio or self.binding is Binding.UNAVAILABLE:
             self.binding, self.headroom_ratio = binding, verdict.headroom_ratio
@@ -55,22 +56,33 @@ class Placement:
         self._backfilled_s = float("-inf")
 
     def next_choice(self, books: Iterable[Book], now_s: float) -> Choice | None:
-        """The next admission to make, or None when nobody can go now."""
+        """The next admission to make, or None when nobody can go now. Models do not wait for each other."""
         pool = list(books)
-        heads = islice(self.queue.order(), BACKFILL_DEPTH)
-        head = next(heads, None)
-        if head is None:
-            return None
         contended = self._contended(pool, now_s)
-        choice = self.choose(head, pool, now_s, contended=contended)
-        if isinstance(choice, Choice):
-            return choice
-        if now_s - self._backfilled_s < BACKFILL_S:
-            return None
-        found = self._backfill(heads, choice, pool, now_s, contended=contended)
-        if found is None:
+        look_behind = now_s - self._backfilled_s >= BACKFILL_S
+        for head, *others in self._heads(pool).values():
+            choice = self.choose(head, pool, now_s, contended=contended)
+            if isinstance(choice, Choice):
+                return choice
+            if look_behind and (found := self._backfill(others, choice, pool, now_s, contended=contended)) is not None:
+                return found
+        if look_behind:
             self._backfilled_s = now_s
-        return found
+        return None
+
+    def _heads(self, pool: list[Book]) -> dict[str, list[Waiting]]:
+        """The first of the queue by model, ``BACKFILL_DEPTH`` and one of each at most."""
+        models = {model for book in pool for model in book.spec.models}
+        heads: dict[str, list[Waiting]] = {}
+        full = 0
+        for entry in self.queue.order():
+            line = heads.setdefault(entry.demand.length_class.model, [])
+            if len(line) <= BACKFILL_DEPTH:
+                line.append(entry)
+                full += len(line) > BACKFILL_DEPTH
+                if full >= len(models):
+                    break
+        return heads
 
     def choose(self, entry: Waiting, pool: Iterable[Book], now_s: float, *, contended: bool) -> Choice | Blocked:
         """The replica with the most headroom among those that take ``entry`` now."""

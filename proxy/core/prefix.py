@@ -2,7 +2,9 @@
 
 Decides which of a request's prompt blocks are already held by somebody else *now*. The engine shares a full block between requests with
 the same tokens up to its end, never the block that holds the last prompt token: at most ``(P - 1) // block_size`` hits
-(reference vllm.md §2.5). Such a block is counted once, for as long as any of its sharers lives: alive with ``1 - prod(1 - a_i)``.
+(reference vllm.md §2.5). A full block that ends with the prompt is not offered to others either: it may be a second copy of one that
+is cached, and they would hit the other. A shared block is counted once, for as long as any of its sharers lives: alive with
+``1 - prod(1 - a_i)``.
 
 Blocks that are cached but not referenced count as free in the engine, so they give no discount here. Fails: two equal prompts
 placed while the first is still being prefilled may be computed twice; the measured bias shows that.
@@ -46,20 +48,14 @@ class SharedBlocks:
         assert row not in self._held, row
         if not hashes:
             return
-        held: list[int] = []
-        hits = self.hits(hashes, hits_max)
-        for index, block in enumerate(hashes):
+        self._held[row] = list(hashes[:hits_max])
+        for block in self._held[row]:
             members = self._members.get(block)
-            if index < hits:
-                assert members is not None
+            if members is None:
+                self._members[block] = {row}
+            else:
                 members.add(row)
                 self._shared.add(block)
-                held.append(block)
-            elif members is None:
-                self._members[block] = {row}
-                held.append(block)
-            # else: the engine computes its own copy of a block somebody else holds; it stays private.
-        self._held[row] = held
         self._runs = None
 
     def remove(self, row: int) -> None:

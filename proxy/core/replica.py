@@ -69,3 +69,29 @@ class ReplicaSample:
     new_epoch: bool = False
     several_engines: bool = False
     facts: ReplicaFacts | None = field(default=None)  # set when a new epoch was probed again
+
+
+def aggregate(engines: tuple[EngineSample, ...]) -> EngineSample | None:
+    """Engines of one data-parallel server as one pool: counts add, usage is the mean; what one engine does not tell is not known."""
+    if len(engines) < 2:
+        return engines[0] if engines else None
+
+    def total(name: str) -> float | None:
+        values = [getattr(engine, name) for engine in engines]
+        return None if any(value is None for value in values) else sum(values)
+
+    def whole(name: str) -> int | None:
+        value = total(name)
+        return None if value is None else round(value)
+
+    usage = total("kv_usage_ratio")
+    return EngineSample(
+        engine="all",
+        kv_usage_ratio=None if usage is None else usage / len(engines),
+        running=whole("running"),
+        waiting=whole("waiting"),
+        waiting_capacity=whole("waiting_capacity"),
+        preemptions_total=total("preemptions_total"),
+        prompt_tokens_total=total("prompt_tokens_total"),
+        generation_tokens_total=total("generation_tokens_total"),
+    )

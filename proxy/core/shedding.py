@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from proxy.core.book import Book
-from proxy.core.demand import CountSource, Demand
+from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import ReplicaPhase
 from proxy.core.wait_queue import Waiting, WaitQueue
@@ -40,7 +40,7 @@ class Shedding:
             return self.no_replica(demand)
         context = max(book.spec.context_tokens_max for book in serving)
         longest = demand.prompt_tokens_longest
-        if longest >= context and demand.count_source in {CountSource.EXACT, CountSource.REMOTE}:
+        if longest >= context and demand.count_is_exact:
             return Refusal(
                 Outcome.NEVER_FITS,
                 gate="context",
@@ -91,7 +91,7 @@ class Shedding:
         pool = list(books)
         if not any(book.clock.measured for book in pool):
             return None
-        wait_s = self.wait_s(pool)
+        wait_s = self.wait_s(pool, entry.demand.priority)
         left_s = entry.demand.deadline_s - now_s
         if CERTAINTY * wait_s <= left_s:
             return None
@@ -128,7 +128,7 @@ class Shedding:
     def _retry_s(self, books: Iterable[Book]) -> float:
         return max(RETRY_S_MIN, self.wait_s(books))
 
-    def wait_s(self, books: Iterable[Book]) -> float:
-        """Forecast wait of a request at the queue's end, in seconds."""
+    def wait_s(self, books: Iterable[Book], priority: int | None = None) -> float:
+        """Forecast wait in seconds of a request at the end of its band, of the whole queue where no priority is given."""
         rate = sum(book.spec.usable_blocks * book.clock.rate_per_s for book in books if book.phase is ReplicaPhase.SERVING)
-        return self._queue.charge_block_steps / max(rate, 1e-9)
+        return self._queue.charge_ahead(priority) / max(rate, 1e-9)

@@ -32,6 +32,7 @@ PRIOR_TOKENS_MEAN = 512.0  # longer than most answers; until an end was seen the
 FORGET_COMPLETIONS = 700.0  # half-life of about 500 completions
 SHIFT_SIGMA = 4.0
 SHIFT_EXPECTED_MIN = 10.0
+SHIFT_ENDS_MIN = 20.0
 SHIFT_KEEP = 0.2
 EVIDENCE_MIN = 0.01
 CLASSES_MAX = 4096  # 1.6 MB of hazards; newcomers beyond it share their parent's class
@@ -142,9 +143,11 @@ class SurvivalModel:
 
     def _watch_for_shift(self, table: _Table, expected: float, *, natural: bool) -> None:
         """Ends minus compensator is a martingale while the class keeps its law; a drift says it does not."""
+        if table.ends_total < SHIFT_ENDS_MIN:
+            return  # still learning: what it is compared with is the prior, which everything differs from
         table.surplus += (1.0 if natural else 0.0) - expected
         table.expected += expected
-        if table.expected < SHIFT_EXPECTED_MIN or table.ends_total < SHIFT_EXPECTED_MIN:
+        if table.expected < SHIFT_EXPECTED_MIN:
             return
         # The expectation itself rests on a finite number of ends, which adds its own relative error of 1 / sqrt(ends).
         sigma = float(np.sqrt(table.expected + table.expected**2 / table.ends_total))

@@ -228,8 +228,7 @@ class GateMachine(RuleBasedStateMachine):
         waiting = {entry.demand.request_id for entry in self.gate.queue.order()}
         assert waiting == set(self.those(At.WAITING))
         assert len(self.leases_open) == self.gate.open_requests
-        counters = self.gate.counters
-        assert counters.leases_started - counters.leases_ended == len(self.leases_open)
+        assert self.gate.leases.started - self.gate.leases.ended == len(self.leases_open)
 
     @invariant()
     def queue_counters_are_a_recount(self) -> None:
@@ -238,7 +237,7 @@ class GateMachine(RuleBasedStateMachine):
         assert len(queue) == len(entries)
         assert queue.tokens == sum(entry.demand.prompt_tokens for entry in entries)
         assert queue.bytes == sum(entry.demand.body_bytes for entry in entries)
-        assert abs(queue.charge_block_steps - sum(entry.charge_block_steps for entry in entries)) < 1e-3
+        assert abs(queue.charge_ahead(None) - sum(entry.charge_block_steps for entry in entries)) < 1e-3
         assert abs(queue.peak_blocks - sum(entry.peak_blocks for entry in entries)) < 1e-3
 
     @invariant()
@@ -258,7 +257,7 @@ class GateMachine(RuleBasedStateMachine):
         for name in self.those(At.RESERVING, At.FORWARDED):  # who was admitted because somebody left
             self.send(Cancelled(name))
         assert "held=0 open=0" in repr(self.gate)
-        assert self.gate.counters.leases_started == self.gate.counters.leases_ended
+        assert self.gate.leases.started == self.gate.leases.ended
         assert self.leases_open == set()
         assert all(book.ledger.leases == {} for book in self.gate.fleet)
 

@@ -145,9 +145,9 @@ def rows(*states: tuple[float, float, float], copies: float = 1.0, delay: float 
     """Row states from (prompt, tokens out, cap) triples, all of the root class."""
     prompt, out, cap = np.asarray(states, dtype=np.float64).T
     same = np.ones(len(states))
-    return RowStates(prompt, out, cap, same * copies, same * delay, same * error, np.zeros(len(states), dtype=np.intp))
+    return RowStates(prompt, out, cap, same * copies, same * delay, same * error, same, np.zeros(len(states), dtype=np.intp))
 
 
 def tenants_remembered(gate: Gate) -> int:
     """Tenants the queue keeps an account of."""
-    return sum(len(band) for band in gate.queue._bands.values())
+    return sum(len(band.tenants) for band in gate.queue._bands.values())

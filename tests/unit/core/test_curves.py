@@ -60,7 +60,6 @@ def test_the_ledger_holds_what_the_engine_holds(one: Demand) -> None:
     assert here.ledger.held_interval(0.0, 0.0)[0] == engine_holds(one)
 
 
-@pytest.mark.xfail(strict=True, reason="copies that look up no prefix hold their whole prompt each")
 def test_copies_that_look_up_no_prefix_share_nothing() -> None:
     one = demand(prompt=100, copies=4, shares_prefix=False)
     here = book(usable=999)

@@ -1,7 +1,5 @@
 """Where requests go and who goes past whom."""
 
-import pytest
-
 from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.placement import BACKFILL_DEPTH, BACKFILL_S, Blocked, Choice, Placement
@@ -104,7 +102,6 @@ def test_looking_in_vain_is_not_repeated_at_once() -> None:
     assert chosen(line.next_choice(pool, BACKFILL_S * 1.1)) == ("s", "r0")
 
 
-@pytest.mark.xfail(strict=True, reason="behind sixteen blocked heads nobody is looked at, whatever replica they need")
 def test_an_idle_replica_is_not_kept_idle_by_heads_of_another_model() -> None:
     pool = [*busy(), *books(2)[1:]]
     object.__setattr__(pool[1].spec, "models", ("other",))
@@ -112,7 +109,6 @@ def test_an_idle_replica_is_not_kept_idle_by_heads_of_another_model() -> None:
     assert chosen(placement(*heads, named("o", SMALL, model="other")).next_choice(pool, 0.0)) == ("o", "r1")
 
 
-@pytest.mark.xfail(strict=True, reason="whether a replica's context is long enough is not asked")
 def test_a_prompt_goes_only_where_the_context_is_long_enough() -> None:
     """The short one has more room, but its engine would answer 400."""
     pool = [*books(1, usable=200, context=512), *books(2)[1:]]

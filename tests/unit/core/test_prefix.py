@@ -82,9 +82,6 @@ def test_a_row_is_added_once() -> None:
         blocks.add(0, (A,), 1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a last full block is offered for sharing although the engine may serve a freed copy of it"
-)
 def test_a_last_full_block_gives_no_discount() -> None:
     """Held against the engine: 16 tokens come and go, 16 come again (their own copy), 17 then hit the freed copy, not the held one."""
     engine = Engine(EngineSettings(num_gpu_blocks=100, block_size=16))

@@ -143,7 +143,7 @@ def test_classes_differ_by_what_is_known_of_a_request() -> None:
 
 def test_error_shrinks_with_ends_and_a_class_leans_on_its_parents() -> None:
     model = SurvivalModel()
-    assert model.error_ratio(demand()) == 1.0
+    assert model.error_ratio(demand()) > 1.0  # the caps rule
     errors = []
     for _ in range(100):
         model.learn(demand(), 50.0, natural=True)
@@ -151,12 +151,12 @@ def test_error_shrinks_with_ends_and_a_class_leans_on_its_parents() -> None:
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.2
     newcomer = model.error_ratio(demand(cap=None))
-    assert errors[-1] < newcomer < 1.0
-    assert newcomer >= 1.0 / math.sqrt(1.0 + BACKOFF_WEIGHT)
+    assert errors[-1] < newcomer <= 1.0
+    assert newcomer >= 1.0 / math.sqrt(BACKOFF_WEIGHT)
 
 
 def test_censored_ends_make_nobody_certain() -> None:
-    assert taught(*[(50.0, False)] * 100).error_ratio(demand()) == 1.0
+    assert taught(*[(50.0, False)] * 100).error_ratio(demand()) > 1.0
 
 
 def test_expected_length_is_the_area_under_survival() -> None:
@@ -190,7 +190,6 @@ def test_shifts_fire_on_a_change_and_not_without() -> None:
 
 
 @pytest.mark.parametrize("mean", [20.0, 50.0, 150.0])
-@pytest.mark.xfail(strict=True, reason="compared with the prior, whatever a cold class learns looks like a shift")
 def test_learning_from_cold_is_no_shift(mean: float) -> None:
     assert [run(SurvivalModel(), random.Random(seed), mean, 150) for seed in range(8)] == [0] * 8
 

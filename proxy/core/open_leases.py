@@ -1,0 +1,69 @@
+"""Requests that hold a lease, and its one end.
+
+A lease ends exactly once, by whichever comes first: the request's end, a reroute, the store's refusal, a cancellation, or the end of the
+engine it was on. In the last case the lease is *voided* and the request itself goes on: its relay will break and report, and a grant
+still under way is answered by a new place.
+"""
+
+from dataclasses import dataclass
+
+from proxy.core.events import Effect, Release
+from proxy.core.fleet import Fleet
+from proxy.core.ledger import Lease
+
+
+@dataclass(slots=True)
+class Open:
+    """A request with a lease. ``excluded`` are replicas that failed it; ``charge`` is what its tenant was charged, in block-steps."""
+
+    lease: Lease
+    excluded: set[str]
+    charge: float
+    voided: bool = False
+
+
+class OpenLeases:
+    """By request id. ``started`` and ``ended`` are totals."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.started = 0
+        self.ended = 0
+        self._fleet = fleet
+        self._open: dict[str, Open] = {}
+
+    def __len__(self) -> int:
+        """Leases that have not ended."""
+        return self.started - self.ended
+
+    def start(self, request_id: str, opened: Open) -> None:
+        """Book a lease on its replica's ledger."""
+        assert request_id not in self._open, request_id
+        self._fleet.books[opened.lease.replica].ledger.add(opened.lease)
+        self._open[request_id] = opened
+        self.started += 1
+
+    def get(self, request_id: str) -> Open | None:
+        """The request, if it is still known."""
+        return self._open.get(request_id)
+
+    def end(self, request_id: str, effects: list[Effect]) -> Open | None:
+        """The request leaves; its lease ends unless it was voided before. A second end is None."""
+        opened = self._open.pop(request_id, None)
+        if opened is not None and not opened.voided:
+            self._end(opened.lease, effects)
+        return opened
+
+    def void(self, replica: str, effects: list[Effect]) -> None:
+        """The replica's engine is over: so are its leases, though not the requests."""
+        for opened in self._open.values():
+            if opened.lease.replica == replica and not opened.voided:
+                self._end(opened.lease, effects)
+                opened.voided = True
+
+    def _end(self, lease: Lease, effects: list[Effect]) -> None:
+        lease.ended = True
+        self.ended += 1
+        book = self._fleet.books.get(lease.replica)
+        if book is not None:
+            book.ledger.remove(lease.lease_id)
+        effects.append(Release(lease.replica, lease.lease_id))
