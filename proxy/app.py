@@ -23,7 +23,7 @@ from proxy.adapters.telemetry import PrometheusTelemetry
 from proxy.adapters.tokenizer_files import LoadedTokenizer, TokenizerLoadError, open_tokenizer
 from proxy.adapters.tokenizer_pool import TokenizerPool
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
-from proxy.adapters.web_server import listen, serve_until
+from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.config.credentials import request_headers
 from proxy.config.settings import ServeSettings, effective_policy
 from proxy.core.gate import Gate
@@ -53,8 +53,12 @@ def run_serve(settings: ServeSettings) -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     for name in ("httpx", "httpcore", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)  # a line per scrape says nothing
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, policy, credentials))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings, policy, credentials))
+    except ListenError as error:
+        sys.stderr.write(f"kvgate serve: {error}\n")
+        return 1
 
 
 def _fields(replica: ReplicaPolicy) -> Headers:
