@@ -145,8 +145,8 @@ class GateMachine(RuleBasedStateMachine):
     @rule(data=st.data(), event=st.sampled_from([Granted, Granted, Granted, Refused]))
     def answer(self, data: st.DataObject, event: type[Granted] | type[Refused]) -> None:
         name = self.some(data, At.RESERVING)
-        if event is Refused:
-            self.at[name] = At.WAITING
+        if event is Refused or self.lease_of[name].lease_id not in self.leases_open:
+            self.at[name] = At.WAITING  # a grant of a lease that ended with its engine is none
         self.send(event(name))
 
     @precondition(lambda self: self.those(At.FORWARDED))

@@ -13,10 +13,10 @@ def lease(name: str, *, streaming: bool = True, placed: bool = True, copies: int
 
 def test_the_fastest_stream_moves_the_clock() -> None:
     clock, slow, fast = StepClock(0.0), lease("a"), lease("b")
-    clock.advance(1.0, [slow, fast])
+    clock.advance(1.0, [fast, slow])
     before = clock.steps
     slow.output_tokens, fast.output_tokens = 3, 50
-    clock.advance(2.0, [slow, fast])
+    clock.advance(2.0, [fast, slow])
     assert clock.steps - before == 50.0
     assert clock.measured
     assert clock.rate_per_s == pytest.approx(50.0)
