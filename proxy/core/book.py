@@ -19,7 +19,7 @@ from proxy.core.curves import Curves, cap_ends
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
-from proxy.core.ledger import CurveCache, Ledger
+from proxy.core.ledger import PREFILL_DELAY_STEPS, CurveCache, Ledger
 from proxy.core.pacing import REACH_MIN
 from proxy.core.reconcile import Reconciler
 from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, aggregate
@@ -244,32 +244,34 @@ class Book:
 
     # ---- reservations for a head that does not fit
 
-    def earliest_start(self, head: Curves, now_s: float) -> int | None:
-        """Grid index from which ``head`` would fit, given who is here; None when it would not within the horizon.
+    def earliest_start(self, head: Curves, now_s: float) -> tuple[float, float] | None:
+        """Steps from now after which ``head`` fits, given who is here, and the blocks spare from then on; None: not within the horizon.
 
         One that would not even fit alone starts when everybody here has ended: an empty replica takes anything.
         """
-        if not self._fits_by_itself(head, now_s):
+        usable = self.spec.usable_blocks
+        if self.quantile(head, now_s).max() > usable:
             empty = np.flatnonzero(self.ledger.total.ceiling[1:] <= 0.0)
-            return int(empty[0]) + 1 if len(empty) else None
-        shifted = Curves(*(np.concatenate((curve, [0.0]))[self.grid.later] for curve in head.arrays()))
-        fits = (self.quantile(self.ledger.total + shifted, now_s) <= self.spec.usable_blocks) | (
-            self.grid.later == len(self.grid)
-        )
-        starts = np.flatnonzero(fits[1:].all(axis=1))
-        return int(starts[0]) + 1 if len(starts) else None
-
-    def delays(self, head: Curves, index: int, candidate: Curves, now_s: float) -> bool:
-        """Whether admitting ``candidate`` now keeps ``head`` from starting at grid index ``index``."""
-        if not self._fits_by_itself(head, now_s):
-            return bool(candidate.ceiling[index] > 0.0)
-        later = self.grid.later[index]
+            return (float(self.grid.starts[empty[0] + 1]), 0.0) if len(empty) else None
+        later = self.grid.later
         shifted = Curves(*(np.concatenate((curve, [0.0]))[later] for curve in head.arrays()))
-        quantile = self.quantile(self.ledger.total + candidate + shifted, now_s)
-        return bool(quantile[index:].max() > self.spec.usable_blocks)
+        taken = np.where(later == len(self.grid), 0.0, self.quantile(self.ledger.total + shifted, now_s)).max(axis=1)
+        starts = np.flatnonzero(taken[1:] <= usable)
+        if not len(starts):
+            return None
+        index = int(starts[0]) + 1
+        return float(self.grid.starts[index]), float(usable - taken[index])
 
-    def _fits_by_itself(self, head: Curves, now_s: float) -> bool:
-        return bool(self.quantile(head, now_s).max() <= self.spec.usable_blocks)
+    def blocks_beside(self, demand: Demand, candidate: Curves, step: float) -> float:
+        """Blocks that ``candidate``, admitted now, takes from ``step`` on: 0 if it has ended by then, infinite once ``step`` has come."""
+        ahead = step - self.clock.steps
+        if ahead <= 0.0:
+            return inf
+        if self.output_tokens_max(demand) + PREFILL_DELAY_STEPS <= ahead:
+            return 0.0
+        first = int(np.searchsorted(self.grid.starts, ahead, side="right")) - 1
+        risky = candidate.mean + self.feedback.z * np.sqrt(candidate.variance) + candidate.common
+        return float(np.minimum(risky, candidate.ceiling)[first:].max())
 
     def new_epoch(self) -> None:
         """The engine restarted: leases, bias and shared blocks of the old one are gone."""

@@ -1,9 +1,9 @@
 """Which waiting request goes where now: routing by forecast headroom, EASY backfilling, pacing.
 
 Routing. Among the replicas where a request fits it goes to the one with the most of its pool left at the forecast peak; it is bound
-as late as possible. Backfilling (EASY): a head that does not fit reserves the earliest grid point at which it will on one replica;
-others go ahead only if with them the head still fits there from then on. Pacing (``core.pacing``) spaces admissions while not everything
-fits at once.
+as late as possible. Backfilling (EASY): a head that does not fit reserves the earliest step at which it will on one replica, and what is
+spare beside it from then on; others go ahead there only if they have ended by that step or fit into what is spare. Pacing
+(``core.pacing``) spaces admissions while not everything fits at once.
 
 Fails: the reservation is a forecast; when requests live longer than forecast the head waits longer, and its deadline ends that.
 """
@@ -15,7 +15,7 @@ from proxy.core.book import Book, Verdict
 from proxy.core.curves import Curves
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.saturation import Binding
-from proxy.core.wait_queue import Waiting, WaitQueue
+from proxy.core.wait_queue import Reservation, Waiting, WaitQueue
 
 BACKFILL_S = 0.1  # after looking in vain: a few decode steps, in which little changes
 BACKFILL_DEPTH = 16  # heads looked at behind one that does not fit: bounds a decision however long the queue is
@@ -64,8 +64,11 @@ class Placement:
             choice = self.choose(head, pool, now_s, contended=contended)
             if isinstance(choice, Choice):
                 return choice
-            if look_behind and (found := self._backfill(others, choice, pool, now_s, contended=contended)) is not None:
-                return found
+            if look_behind:
+                reservation = self._reserve(head, choice, pool, now_s)
+                found = self._backfill(others, choice, reservation, pool, now_s, contended=contended)
+                if found is not None:
+                    return found
         if look_behind:
             self._backfilled_s = now_s
         return None
@@ -115,26 +118,42 @@ class Placement:
             return False
         return contended or (verdict.headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s))
 
-    def _backfill(
-        self, others: Iterable[Waiting], head: Blocked, pool: list[Book], now_s: float, *, contended: bool
-    ) -> Choice | None:
-        """The first of ``others`` that can go without keeping the head from its reservation."""
-        reserved: tuple[Book, int] | None = None
+    @staticmethod
+    def _reserve(head: Waiting, blocked: Blocked, pool: list[Book], now_s: float) -> Reservation | None:
+        """Where and when the head is to start, and what may run beside it: where it will fit first.
+
+        One made before stands unless the head can start earlier: found anew at each look, it would be rounded up to the grid each time
+        and creep away. One whose time has come without the head fitting yet lets nobody go ahead any more.
+        """
+        found: Reservation | None = None
         soonest = float("inf")
         for book in pool:
-            curves = head.curves.get(book.spec.name)
-            index = None if curves is None else book.earliest_start(curves, now_s)
-            if index is not None and book.grid.starts[index] / book.clock.rate_per_s < soonest:
-                reserved, soonest = (book, index), float(book.grid.starts[index]) / book.clock.rate_per_s
+            curves = blocked.curves.get(book.spec.name)
+            start = None if curves is None else book.earliest_start(curves, now_s)
+            if start is not None and start[0] / book.clock.rate_per_s < soonest:
+                soonest = start[0] / book.clock.rate_per_s
+                found = Reservation(book.spec.name, book.clock.steps + start[0], start[1])
+        kept = head.reservation
+        if kept is None or (found is not None and (found.replica != kept.replica or found.step < kept.step)):
+            head.reservation = found
+        return head.reservation
+
+    def _backfill(
+        self, others: Iterable[Waiting], head: Blocked, reservation: Reservation | None, pool: list[Book], now_s: float, *,
+        contended: bool,
+    ) -> Choice | None:  # fmt: skip
+        """The first of ``others`` that can go without keeping the head from its reservation."""
         for entry in others:
             choice = self.choose(entry, pool, now_s, contended=contended)
             if isinstance(choice, Blocked):
                 continue
-            if reserved is None and choice.book.spec.name in head.curves:
+            name = choice.book.spec.name
+            if reservation is None and name in head.curves:
                 continue  # no reservation could be made: whoever passes might push the head out for good
-            if reserved is not None and choice.book is reserved[0]:
-                curves = head.curves[choice.book.spec.name]
-                if choice.book.delays(curves, reserved[1], choice.verdict.curves, now_s):
+            if reservation is not None and reservation.replica == name:
+                beside = choice.book.blocks_beside(entry.demand, choice.verdict.curves, reservation.step)
+                if beside > reservation.spare_blocks:
                     continue
+                reservation.spare_blocks -= beside
             return choice
         return None

@@ -20,6 +20,15 @@ from proxy.core.demand import Demand
 from proxy.core.ledger import CurveCache
 
 
+@dataclass(slots=True)
+class Reservation:
+    """Where a head that does not fit is to start: a replica, a step of its clock, and the blocks that will be spare beside it."""
+
+    replica: str
+    step: float
+    spare_blocks: float
+
+
 @dataclass(slots=True, eq=False)
 class Waiting:
     """One request in the queue. ``charge_block_steps`` and ``peak_blocks`` are forecasts made at arrival."""
@@ -31,6 +40,7 @@ class Waiting:
     peak_blocks: float = 0.0
     excluded: set[str] = field(default_factory=set)  # replicas that failed this request
     curves: CurveCache = field(default_factory=dict)
+    reservation: Reservation | None = None
     sequence: int = 0
 
     @property

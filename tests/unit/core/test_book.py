@@ -1,5 +1,7 @@
 """One replica's verdict: the formula of Q, what else binds, what a scrape teaches, and how missing measurements read."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -231,22 +233,23 @@ def test_a_head_starts_when_who_is_here_has_ended() -> None:
     here.ledger.refresh(0.0)
     verdict = here.verdict(head, 0.0)
     assert not verdict.fits
-    index = here.earliest_start(verdict.curves, 0.0)
-    assert index is not None
-    assert 64 <= here.grid.starts[index] <= 64 + 2 * 16
+    start = here.earliest_start(verdict.curves, 0.0)
+    assert start is not None
+    assert 64 <= start[0] <= 64 + 2 * 16
+    assert start[1] == 100 - 44  # what the head leaves once it is alone
 
 
-def test_who_would_still_be_there_delays_the_head_and_who_is_gone_by_then_does_not() -> None:
-    small, head = demand("a", prompt=944, cap=64), demand("h", prompt=641, cap=64)
+def test_who_would_still_be_there_takes_of_the_spare_and_who_is_gone_by_then_does_not() -> None:
     brief, long_one = demand("b", prompt=100, cap=30), demand("l", prompt=800, cap=600)
-    here = book(knows_lengths(SurvivalModel(), small, head, brief, long_one), usable=100)
-    lease_of(small, here).placed = True
-    here.ledger.refresh(0.0)
-    curves = here.verdict(head, 0.0).curves
-    index = here.earliest_start(curves, 0.0)
-    assert index is not None
-    assert not here.delays(curves, index, here.verdict(brief, 0.0).curves, 0.0)
-    assert here.delays(curves, index, here.verdict(long_one, 0.0).curves, 0.0)
+    here = book(knows_lengths(SurvivalModel(), brief, long_one), usable=100)
+
+    def beside(one: Demand, step: float) -> float:
+        return here.blocks_beside(one, here.verdict(one, 0.0).curves, step)
+
+    assert beside(brief, 32.0) == 0.0  # 30 tokens, and two steps until it decodes
+    assert beside(brief, 31.0) > 0.0
+    assert beside(long_one, 64.0) == 88  # its peak: 1399 slots of 16
+    assert beside(brief, 0.0) == math.inf  # the head's time has come: nobody goes ahead
 
 
 def test_a_head_larger_than_the_pool_starts_when_the_pool_is_empty() -> None:
@@ -254,6 +257,7 @@ def test_a_head_larger_than_the_pool_starts_when_the_pool_is_empty() -> None:
     head = demand("h", prompt=200, cap=1000, copies=4)
     here = book(knows_lengths(SurvivalModel(), demand(), head), usable=100, context=1600)
     lease_of(demand("a"), here)
-    index = here.earliest_start(here.verdict(head, 0.0).curves, 0.0)
-    assert index is not None
-    assert 100 <= here.grid.starts[index] <= 100 + 2 * 16
+    start = here.earliest_start(here.verdict(head, 0.0).curves, 0.0)
+    assert start is not None
+    assert 100 <= start[0] <= 100 + 2 * 16
+    assert start[1] == 0.0
