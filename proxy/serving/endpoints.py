@@ -115,7 +115,7 @@ class Endpoints:
     def _too_large(self) -> Refusal:
         limit = self._services.policy.limits.body_bytes_max
         message = f"The request's body is larger than the {limit} bytes this proxy takes."
-        key = "limits.body_bytes_max"
+        key = "limits.body_max"
         return Refusal(Outcome.NEVER_FITS, gate=key, message=message, limit=limit, unit="bytes", policy_key=key)
 
     # ---- own

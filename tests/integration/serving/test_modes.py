@@ -219,7 +219,7 @@ async def test_a_body_over_the_limit() -> None:
         for path in ("/v1/chat/completions", "/tokenize"):
             reply = await proxy.wire.request("POST", path, body.ljust(1025))
             assert (reply.status, reply.headers["x-kvgate-outcome"]) == (400, "never_fits")
-            assert reply.json()["error"]["policy_key"] == "limits.body_bytes_max"
+            assert reply.json()["error"]["policy_key"] == "limits.body_max"
         assert (await proxy.wire.chat(max_tokens=1)).status == 200
         await proxy.until_idle(mock)
 

@@ -1,0 +1,149 @@
+"""What is exposed can be read back, says what happened, and does not grow with what clients send."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy import __version__
+from proxy.adapters.telemetry import PrometheusTelemetry
+from proxy.core.demand import CountSource
+from proxy.core.outcome import Mode, Outcome
+from proxy.core.replica import ReplicaPhase
+from proxy.ports import ProcessState, ReplicaState, RequestRecord
+
+RECORD = RequestRecord(
+    request_id="r1", route="/v1/chat/completions", outcome=Outcome.COMPLETED, gate=None, traffic_class="default", tenant="t",
+    model="m", replica="a:1", status=200, queue_wait_s=0.25, ttft_s=0.5, tpot_s=0.02, total_s=2.0, prompt_tokens=10,
+    prompt_tokens_reported=12, output_tokens=7, output_tokens_forecast=9.0, count_source=CountSource.EXACT, reroutes=2,
+)  # fmt: skip
+KNOWN = ReplicaState(
+    name="a:1", phase=ReplicaPhase.SERVING, enforced=True, usable_blocks=511, forecast_peak_blocks=300.5, ledger_low_blocks=10.0,
+    ledger_high_blocks=12.0, measured_blocks=11.0, bias_blocks=-1.0, z=1.5, leases=3, running=2, waiting=1, preemptions_total=4,
+    sample_age_s=0.1, steps_per_s=50.0,
+)  # fmt: skip
+UNKNOWN = ReplicaState(name="b:2", phase=ReplicaPhase.PROBING, enforced=False)
+STATE = ProcessState(
+    mode=Mode.OBSERVE, guard_tripped=True, replicas=(KNOWN, UNKNOWN), queue_requests=1, queue_tokens=2, queue_bytes=3,
+    queue_oldest_s=4.5, open_requests=5, body_bytes_held=6, epochs_total=7, held_total=8, would_hold_total=9, would_shed_total=10,
+    counted_by_source=(("exact", 11), ("ratio", 12)), count_mismatches_total=13, count_mismatch_tokens_total=14,
+    tokenizer_backlog=15, tokenizer_backlog_bytes=16, limits=(("queue.requests_max", 512.0),),
+)  # fmt: skip
+
+
+def values(telemetry: PrometheusTelemetry) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Return every sample by name and label values, as a Prometheus would read it."""
+    content_type, body = telemetry.exposition()
+    assert content_type.startswith(b"text/plain; version=")
+    samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
+    keys = [(sample.name, tuple(sample.labels.values())) for sample in samples]
+    assert len(keys) == len(set(keys))
+    return {key: sample.value for key, sample in zip(keys, samples, strict=True)}
+
+
+@pytest.fixture
+def telemetry() -> PrometheusTelemetry:
+    return PrometheusTelemetry(lambda: STATE)
+
+
+def test_a_finished_request_moves_what_it_should(telemetry: PrometheusTelemetry) -> None:
+    telemetry.request_finished(RECORD)
+    refused = replace(
+        RECORD, outcome=Outcome.QUEUE_FULL, gate="queue.requests_max", replica=None, status=429, queue_wait_s=None, ttft_s=None,
+        tpot_s=None, prompt_tokens_reported=None, output_tokens=None, reroutes=0,
+    )  # fmt: skip
+    telemetry.request_finished(refused)
+    seen = values(telemetry)
+    assert seen["kvgate_requests_total", ("completed", "default")] == 1.0
+    assert seen["kvgate_requests_total", ("queue_full", "default")] == 1.0
+    assert seen["kvgate_refusals_total", ("queue.requests_max",)] == 1.0
+    assert seen["kvgate_reroutes_total", ()] == 2.0
+    assert seen["kvgate_tokens_total", ("prompt",)] == 12.0
+    assert seen["kvgate_tokens_total", ("output",)] == 7.0
+    for name, total in (("queue_wait", 0.25), ("ttft", 0.5), ("tpot", 0.02)):
+        assert seen[f"kvgate_{name}_seconds_count", ("default",)] == 1.0
+        assert seen[f"kvgate_{name}_seconds_sum", ("default",)] == total
+    assert seen["kvgate_request_seconds_count", ("default",)] == 2.0
+
+
+def test_the_state_is_read_when_it_is_asked_for(telemetry: PrometheusTelemetry) -> None:
+    seen = values(telemetry)
+    assert {mode: seen["kvgate_mode", (mode,)] for mode in Mode} == {"enforce": 0.0, "observe": 1.0, "off": 0.0}
+    assert seen["kvgate_guard_tripped", ()] == 1.0
+    assert seen["kvgate_queue_oldest_seconds", ()] == 4.5
+    assert seen["kvgate_held_total", ()] == 8.0
+    assert seen["kvgate_token_counts_total", ("ratio",)] == 12.0
+    assert seen["kvgate_limit", ("queue.requests_max",)] == 512.0
+    assert seen["kvgate_build_info", (__version__,)] == 1.0
+    assert seen["kvgate_replica_measured_blocks", ("a:1",)] == 11.0
+    assert seen["kvgate_replica_bias_blocks", ("a:1",)] == -1.0
+    assert seen["kvgate_replica_preemptions_total", ("a:1",)] == 4.0
+    assert seen["kvgate_replica_phase", ("serving", "a:1")] == 1.0
+    assert seen["kvgate_replica_phase", ("serving", "b:2")] == 0.0
+    assert seen["kvgate_replica_phase", ("probing", "b:2")] == 1.0
+
+
+def test_what_is_not_known_is_absent_not_zero(telemetry: PrometheusTelemetry) -> None:
+    of_unknown = {name for name, labels in values(telemetry) if "b:2" in labels}
+    assert of_unknown == {
+        "kvgate_replica_phase", "kvgate_replica_enforced", "kvgate_replica_leases", "kvgate_replica_preemptions_total",
+    }  # fmt: skip
+
+
+def test_faults_are_counted_by_part(telemetry: PrometheusTelemetry) -> None:
+    for part in ("gate", "gate", "store"):
+        telemetry.internal_error(part)
+    seen = values(telemetry)
+    assert seen["kvgate_internal_errors_total", ("gate",)] == 2.0
+    assert seen["kvgate_internal_errors_total", ("store",)] == 1.0
+
+
+def test_series_do_not_grow_with_what_clients_send(telemetry: PrometheusTelemetry) -> None:
+    telemetry.request_finished(RECORD)
+    before = set(values(telemetry))
+    for index in range(200):
+        telemetry.request_finished(
+            replace(RECORD, request_id=f"r{index}", tenant=f"t{index}", model=f"m{index}", route=f"/{index}")
+        )
+    assert set(values(telemetry)) == before
+
+
+ODD_NAMES = ['a"b', "a\\b", "a\nb", "ä日本", ""]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_odd_names_can_be_read_back(name: str) -> None:
+    telemetry = PrometheusTelemetry(lambda: replace(STATE, replicas=(replace(KNOWN, name=name),)))
+    telemetry.request_finished(replace(RECORD, traffic_class=name))
+    seen = values(telemetry)
+    assert seen["kvgate_replica_usable_blocks", (name,)] == 511.0
+    assert seen["kvgate_requests_total", ("completed", name)] == 1.0
+
+
+def test_one_line_per_request(telemetry: PrometheusTelemetry, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kvgate.request")
+    telemetry.request_finished(RECORD)
+    (line,) = caplog.messages
+    assert line == (
+        "request.finished id=r1 route=/v1/chat/completions outcome=completed class=default tenant=t model=m replica=a:1 status=200"
+        " wait_s=0.2500 ttft_s=0.5000 tpot_s=0.0200 total_s=2.0000 prompt_tokens=10 prompt_tokens_engine=12 output_tokens=7"
+        " output_forecast=9.0000 counted=exact reroutes=2"
+    )
+
+
+@pytest.mark.parametrize("text", ["two words", "line\nfeed", "\x1b[31mred", "", "a\u2028b", "tab\there", "x outcome=completed"])
+def test_what_clients_choose_stays_one_word_on_one_line(
+    text: str, telemetry: PrometheusTelemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kvgate.request")
+    telemetry.request_finished(replace(RECORD, model=text))
+    (line,) = caplog.messages
+    assert line.isprintable()
+    assert f" model={text!r} replica=a:1 " in line
+
+
+def test_no_line_where_the_log_keeps_none(telemetry: PrometheusTelemetry, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "kvgate.request")
+    telemetry.request_finished(RECORD)
+    assert caplog.messages == []

@@ -1,0 +1,34 @@
+"""Deadlines: the least of what policy, queue and client say."""
+
+import pytest
+
+from proxy.core.policy import Policy, Queue, TrafficClass
+from proxy.serving.intake import header_fields, wait_s_max
+
+POLICY = Policy(queue=Queue(wait_s_max=30.0))
+CHAT = TrafficClass("chat", deadline_s=10.0)
+PLAIN = TrafficClass("default")
+
+
+@pytest.mark.parametrize(
+    ("traffic_class", "fields", "seconds"),
+    [
+        (PLAIN, {}, 30.0),
+        (CHAT, {}, 10.0),
+        (CHAT, {"x-kvgate-deadline-ms": "2500"}, 2.5),
+        (CHAT, {"x-kvgate-deadline-ms": "250000"}, 10.0),
+        (PLAIN, {"x-stainless-timeout": "600", "x-stainless-read-timeout": "7"}, 7.0),
+        (PLAIN, {"x-envoy-expected-rq-timeout-ms": "1500.5"}, 1.5005),
+        (PLAIN, {"x-kvgate-deadline-ms": "nan"}, 30.0),
+        (PLAIN, {"x-kvgate-deadline-ms": "-1"}, 30.0),
+        (PLAIN, {"x-kvgate-deadline-ms": "0"}, 30.0),
+        (PLAIN, {"x-kvgate-deadline-ms": "soon", "x-stainless-timeout": "NOT_GIVEN"}, 30.0),
+        (PLAIN, {"x-kvgate-deadline-ms": "inf"}, 30.0),
+    ],
+)
+def test_the_least_rules(traffic_class: TrafficClass, fields: dict[str, str], seconds: float) -> None:
+    assert wait_s_max(POLICY, traffic_class, fields) == pytest.approx(seconds)
+
+
+def test_headers_by_lower_case_name() -> None:
+    assert header_fields([(b"X-A", b"1"), (b"x-a", b"\xe9"), (b"b", b"")]) == {"x-a": "é", "b": ""}
