@@ -42,21 +42,24 @@ def test_a_wave_of_small_pools_is_safe_whether_seen_or_not(streaming: bool) -> N
     assert preemptions(world) == 0
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_dishonest_caps_preempt_few_once_lengths_were_seen(seed: int) -> None:
-    """Natural lengths around 150 under caps of 2,000; the first hundred completions are for learning."""
+def preempted_after_learning(seed: int, completions: int = 100) -> int:
+    """Preemptions after the first ``completions`` of 350 requests with natural lengths around 150 under caps of 2,000."""
     world = World(WorldSettings(engine=pool(), concurrency=60), Policy(), lognormal(random.Random(seed), 350, cap=2000))
-    learned_at = {"preemptions": 0, "completed": 0}
+    learning: list[int] = []
     ended = world._ended
 
     def count(request_id: str, outcome: Outcome, *, natural: bool) -> None:
-        learned_at["completed"] += 1
-        if learned_at["completed"] == 100:
-            learned_at["preemptions"] = preemptions(world)
+        if len(learning) < completions:
+            learning.append(preemptions(world))
         ended(request_id, outcome, natural=natural)
 
     world._ended = count  # type: ignore[method-assign]
     world.run()
-    replay = f"seed={seed}: pytest tests/simulation/test_preemptions.py -k dishonest"
-    judge(world, replay)
-    assert preemptions(world) - learned_at["preemptions"] <= 0.01 * 250, replay
+    judge(world, f"seed={seed}: pytest tests/simulation/test_preemptions.py -k dishonest")
+    return preemptions(world) - learning[-1]
+
+
+def test_dishonest_caps_preempt_few_once_lengths_were_seen() -> None:
+    """At most 1 % over several worlds: preemptions come in clusters, so one world of 250 requests says little."""
+    found = {seed: preempted_after_learning(seed) for seed in range(5)}
+    assert sum(found.values()) <= 0.01 * 250 * len(found), f"preemptions by seed: {found}"
