@@ -114,7 +114,7 @@ class Calls:
         hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else RelayHooks()
         while True:
             replica = course.replica = admission.lease.replica
-            last = not self._others(course, admission)
+            last = not self._others(admission)
             refuse = frozenset[int]() if last else REFUSED_BY_REPLICA
             result = await self._send_to(course, replica, body, hooks, receive, send, strip_usage=inject, refuse=refuse)
             course.result = result
@@ -126,12 +126,11 @@ class Calls:
                 raise ShedError(self._upstream_failed(result))
             await services.guard.run(Part.GATE, admission.reroute(), EXPECTED)
 
-    def _others(self, course: Course, admission: Admission) -> bool:
-        """Whether another replica may still be tried."""
+    def _others(self, admission: Admission) -> bool:
+        """Whether the gate would place it on another replica, so that this one's refusal need not be the client's answer."""
         if admission.reroutes >= self._services.policy.relay.reroutes_max:
             return False
-        tried = frozenset({admission.lease.replica})
-        return self._services.outstanding.least(course.intake.model, tried) is not None
+        return self._services.dispatcher.gate.fleet.could_take(admission.lease.demand, admission.tried)
 
     async def _send_to(
         self, course: Course, replica: str, body: bytes, hooks: RelayHooks, receive: Receive, send: Send, *,

@@ -62,6 +62,7 @@ class Admission:
         self._receive = receive
         self.waited_s = waited_s
         self.reroutes = 0
+        self.tried = {lease.replica}
         self.finished: Finished | None = None
         self._dispatcher = dispatcher
 
@@ -79,6 +80,7 @@ class Admission:
         self.reroutes += 1
         request_id = self.lease.demand.request_id
         self.lease = await self._dispatcher.place(Reroute(request_id), request_id, self._receive)
+        self.tried.add(self.lease.replica)
 
 
 class Dispatcher:

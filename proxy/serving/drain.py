@@ -52,7 +52,9 @@ class Drain:
     async def run(self) -> None:
         """Go through the phases; return when the process may end."""
         self.phase = DrainPhase.ACCEPTING
-        log.warning("drain.started requests=%d accepting for %.0f s more", self.under_way, self._accept_s)
+        log.warning(
+            "drain.started requests=%d accepting for %.0f s more; a second signal ends it at once", self.under_way, self._accept_s
+        )
         await asyncio.sleep(self._accept_s)
         self.phase = DrainPhase.REFUSING
         log.warning("drain.refusing requests=%d grace=%.0f s", self.under_way, self._grace_s)

@@ -161,7 +161,7 @@ class _Relay:
             self._status = response.status
             if response.status in refuse_statuses:
                 return RelayEnd.REFUSED
-            await self._start(response)
+            await self._start(response, request.base_url.encode())
             try:
                 await self._copy(response)
             except UpstreamError as exc:
@@ -176,7 +176,7 @@ class _Relay:
         self._bytes_sent += len(tail)
         return RelayEnd.COMPLETED
 
-    async def _start(self, response: UpstreamResponse) -> None:
+    async def _start(self, response: UpstreamResponse, base_url: bytes) -> None:
         status, headers = response.status, response.headers
         fields = dict(headers)
         content_type = fields.get(b"content-type", b"").lower()
@@ -189,6 +189,8 @@ class _Relay:
             self._body = BodyTail()
         if self._stripper is not None or status in (204, 304):  # uvicorn takes a 304's length for a body that must follow
             headers = [field for field in headers if field[0] != b"content-length"]
+        if 300 <= status < 400:  # a redirect to the replica itself must not lead the client past us
+            headers = [(name, value.removeprefix(base_url) if name == b"location" else value) for name, value in headers]
         if self._extra_headers:
             headers = [*headers, *self._extra_headers]
         if self._hooks.on_head is not None:

@@ -24,7 +24,7 @@ from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from tests.integration.mock_harness import RunningMock
-from tests.support.upstream_servers import asgi_server, dechunk
+from tests.support.upstream_servers import Peer, asgi_server, dechunk
 
 MESSAGES = [{"role": "user", "content": "Tell me about the river."}]
 FAST_SCRAPES = {"scrape": {"interval": "50ms", "timeout": "2s", "stale": "5s"}}
@@ -242,3 +242,15 @@ def url_of(mock: RunningMock) -> str:
 
 def phases(proxy: RunningProxy) -> list[ReplicaPhase]:
     return [watcher.phase for watcher in proxy.services.watchers.values()]
+
+
+async def answer_like_vllm(peer: Peer, head: bytes) -> None:
+    """Answer a probe as a server does that tells its models and nothing else."""
+    body, kind, status = b"", b"application/json", b"404 Not Found"
+    if b"GET /health " in head:
+        status = b"200 OK"
+    elif b"GET /v1/models " in head:
+        status, body = b"200 OK", json.dumps({"object": "list", "data": [{"id": "mock", "max_model_len": 4096}]}).encode()
+    await peer.send(
+        b"HTTP/1.1 %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (status, kind, len(body), body)
+    )

@@ -190,3 +190,10 @@ async def test_a_key_that_only_clients_have_is_not_enough_to_probe() -> None:
         # without the key the probe sees no models: kvgate says so instead of guessing
         reply = await through.wire.chat({"authorization": "Bearer secret"}, max_tokens=2)
         assert (reply.status, reply.headers["x-kvgate-outcome"]) == (503, "no_replica")
+
+
+async def test_a_redirect_does_not_lead_past_kvgate(mock: RunningMock, proxy: RunningProxy) -> None:
+    direct = await Wire(mock.port).request("POST", "/v1/chat/completions/", b"{}", {"host": f"127.0.0.1:{mock.port}"})
+    through = await proxy.wire.request("POST", "/v1/chat/completions/", b"{}")
+    assert (direct.status, direct.headers["location"]) == (307, f"{url_of(mock)}/v1/chat/completions")
+    assert (through.status, through.headers["location"]) == (307, "/v1/chat/completions")
