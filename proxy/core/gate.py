@@ -112,8 +112,8 @@ class Gate:
                 self.counters.rerouted += 1
                 self._place_anew(request_id, now_s, effects)
             case Cancelled(request_id):
-                if self.queue.remove(request_id) is None:
-                    self.leases.end(request_id, effects)
+                if self.queue.remove(request_id) is None and (opened := self.leases.end(request_id, effects)) is not None:
+                    self.queue.charge(opened.lease.demand, -opened.charge)
             case Finished():
                 self._finished(event, effects)
             case _:

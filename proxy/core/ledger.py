@@ -22,7 +22,7 @@ from proxy.core.pacing import CapEnds
 from proxy.core.prefix import SharedBlocks
 from proxy.core.survival import SurvivalModel
 
-CurveCache = dict[tuple[int, int], tuple[Curves, FloatArray]]  # by ledger and survival version: summed curves, alive rows
+CurveCache = dict[tuple["Ledger", int], tuple[Curves, FloatArray]]  # by ledger and survival version: summed curves, alive rows
 
 ROWS_START = 64
 CURVES_CACHED_MAX = 64  # replicas looked at for one waiting request
@@ -96,7 +96,7 @@ class Ledger:
 
         ``cache`` belongs to the request: its own curves are computed once for each state of the survival model.
         """
-        key = (id(self), self.model.version)
+        key = (self, self.model.version)
         cached = None if cache is None else cache.get(key)
         if cached is None:
             curves, living = curves_of(self.candidate(demand, output_tokens_max), self._grid, self.model, self.block_size)

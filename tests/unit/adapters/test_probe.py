@@ -22,6 +22,7 @@ async def test_032() -> None:
         block_size=32,
         kv_blocks_total=256,
         version="0.32.0",
+        model_root="/models/tiny",
         usage_metric="vllm:kv_cache_usage_perc",
         kv_cache_size_tokens=8192,
     )
