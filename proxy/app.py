@@ -8,7 +8,7 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import httpx
 import uvloop
@@ -16,12 +16,9 @@ import uvloop
 from proxy import __version__
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.memory_store import MemoryStore
-from proxy.adapters.ratio_counter import RatioCounter
-from proxy.adapters.remote_counter import RemoteCounter
 from proxy.adapters.scraper import VllmFeed
 from proxy.adapters.telemetry import PrometheusTelemetry
-from proxy.adapters.tokenizer_files import LoadedTokenizer, TokenizerLoadError, open_tokenizer
-from proxy.adapters.tokenizer_pool import TokenizerPool
+from proxy.adapters.tokenizer_loader import TokenizerLoader
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.config.credentials import request_headers
@@ -41,7 +38,7 @@ from proxy.serving.state import process_state
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.report import describe
 
-FIRST_PROBE_S = 5.0  # how long the start waits for a replica before it listens without one
+FIRST_PROBE_S = 5.0  # after which a replica that has not answered is named in the log
 
 log = logging.getLogger("kvgate")
 
@@ -70,20 +67,18 @@ async def _serve(settings: ServeSettings, policy: Policy, credentials: Mapping[s
     log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
     async with httpx.AsyncClient(timeout=5.0) as control:
         services, feeds = _build(policy, credentials, control)
-        watching = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
+        tasks = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
+        tasks.append(asyncio.create_task(_prepare(services)))
         try:
-            await _first_probe(services)
-            await _load_tokenizer(services, policy, control)
-            gc.collect()
-            gc.freeze()  # what lives as long as the process need not be looked at again
             endpoints = Endpoints(services)
             log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *_addresses(sockets))
             await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain)
         finally:
-            for task in watching:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             services.dispatcher.close()
+            await services.counter.aclose()
             await services.upstream.aclose()
             for feed in feeds:
                 await feed.aclose()
@@ -100,19 +95,27 @@ def _build(policy: Policy, credentials: Mapping[str, Headers], control: httpx.As
     telemetry = PrometheusTelemetry(lambda: process_state(services))
     guard = Guard(clock, lambda part: telemetry.internal_error(part.value))
     dispatcher = Dispatcher(Gate(policy, clock.now_s()), clock, MemoryStore(), guard)
+    counters = TokenizerLoader(policy, control, clock, lambda model: _replica_to_ask(services, model))
     feeds, watchers = [], {}
+
+    def report(facts: ReplicaFacts, replica: ReplicaPolicy) -> None:
+        for line in describe(facts, replica.kv_blocks):
+            log.info("%s", line)
+        counters.found(facts)
+
     for replica in policy.replicas:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in credentials[replica.name]}
         feed = VllmFeed(
             replica.name, replica.url, clock, headers=headers, timeout_s=policy.scrape.timeout_s, kv_blocks=replica.kv_blocks
         )
         feeds.append(feed)
-        watchers[replica.name] = ReplicaWatcher(replica, policy.scrape, feed, dispatcher, guard, _report)
+        watchers[replica.name] = ReplicaWatcher(replica, policy.scrape, feed, dispatcher, guard, report)
     services = Services(
         policy=policy,
         clock=clock,
         dispatcher=dispatcher,
-        counter=_pool(policy, None, control, clock, lambda: _replica_to_ask(services)),
+        counter=counters.counters,
+        loading=counters.loading,
         upstream=HttpUpstream(UpstreamLimits(connect_s_max=policy.relay.connect_s)),
         guard=guard,
         static_cap=StaticCap(policy.limits.static_cap_per_replica),
@@ -127,14 +130,14 @@ def _build(policy: Policy, credentials: Mapping[str, Headers], control: httpx.As
     return services, feeds
 
 
-def _report(facts: ReplicaFacts, replica: ReplicaPolicy) -> None:
-    """Print what a probe found and what kvgate does about it."""
-    for line in describe(facts, replica.kv_blocks):
-        log.info("%s", line)
+def _replica_to_ask(services: Services, model: str | None) -> str | None:
+    """Where ``/tokenize`` is asked."""
+    name = services.outstanding.least(model)
+    return None if name is None else services.watchers[name].policy.url
 
 
-async def _first_probe(services: Services) -> None:
-    """Wait a moment for a replica; without one kvgate listens all the same and says so."""
+async def _prepare(services: Services) -> None:
+    """Say what is not there after a moment, and take what was built so far out of the collector's sight."""
     waiting = [asyncio.create_task(watcher.found.wait()) for watcher in services.watchers.values()]
     _, pending = await asyncio.wait(waiting, timeout=FIRST_PROBE_S, return_when=asyncio.ALL_COMPLETED)
     for task in pending:
@@ -142,43 +145,5 @@ async def _first_probe(services: Services) -> None:
     for watcher in services.watchers.values():
         if watcher.facts is None:
             log.error("replica %s is not reachable yet: %s. It is used as soon as it answers.", watcher.name, watcher.fault)
-
-
-def _replica_to_ask(services: Services) -> str | None:
-    """Where ``/tokenize`` is asked."""
-    name = services.outstanding.least()
-    return None if name is None else services.watchers[name].policy.url
-
-
-def _pool(
-    policy: Policy, source: LoadedTokenizer | None, control: httpx.AsyncClient, clock: SystemClock, ask: Callable[[], str | None]
-) -> TokenizerPool:
-    limits = policy.limits
-    return TokenizerPool(
-        source,
-        backlog_max=limits.tokenizer_backlog_max,
-        backlog_bytes_max=limits.tokenizer_backlog_bytes_max,
-        remote=RemoteCounter(control, ask, clock),
-        ratio=RatioCounter(),
-    )
-
-
-async def _load_tokenizer(services: Services, policy: Policy, control: httpx.AsyncClient) -> None:
-    """Count with the model's own tokenizer where it can be had; else say so, and what counts instead."""
-    facts = next((watcher.facts for watcher in services.watchers.values() if watcher.facts is not None), None)
-    names = [policy.tokenizer] if policy.tokenizer else [] if facts is None else [facts.model_root, *facts.models]
-    clock = SystemClock()
-    reasons = []
-    for name in dict.fromkeys(name for name in names if name):
-        try:
-            source = await asyncio.to_thread(open_tokenizer, name, wall_s=clock.wall_s)
-        except TokenizerLoadError as error:
-            reasons.append(str(error))
-            continue
-        await services.counter.aclose()
-        services.counter = _pool(policy, source, control, clock, lambda: _replica_to_ask(services))
-        log.info("counting tokens with the tokenizer %s", name)
-        return
-    for reason in reasons or ["no replica has told its model yet"]:
-        log.warning("no tokenizer of our own: %s", reason)
-    log.warning("prompts are counted by the replica's /tokenize, or by a learned ratio of bytes. Give --tokenizer DIR|NAME.")
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked at again

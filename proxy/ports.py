@@ -136,7 +136,14 @@ class ReplicaFeed(Protocol):
 
 
 class ReplicaUnreachableError(Exception):
-    """A probe or scrape failed; the message says why and what to do."""
+    """A probe or scrape failed; the message says why and what to do.
+
+    ``late`` tells a server that took the connection and did not answer in time: it may be busy, not gone.
+    """
+
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        super().__init__(message)
+        self.late = late
 
 
 class LeaseStore(Protocol):
@@ -178,6 +185,7 @@ class RequestRecord:
     output_tokens_forecast: float | None
     count_source: CountSource | None
     reroutes: int = 0
+    ttft_target_s: float | None = None  # the class's, where it has one
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,8 @@ class ControlHttp:
         except (TimeoutError, httpx.TimeoutException) as error:
             raise ReplicaUnreachableError(
                 f"{shown}: no complete answer within {self.timeout_s:g} s. The server may be starting, overloaded or cut off:"
-                " check its log and the network between."
+                " check its log and the network between.",
+                late=not isinstance(error, httpx.ConnectTimeout),
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ReplicaUnreachableError(

@@ -43,6 +43,7 @@ class VllmFeed:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.name = name
+        self._clock = clock
         self._http = ControlHttp(base_url, clock, headers=headers, timeout_s=timeout_s, transport=transport)
         self._kv_blocks = kv_blocks
         self._judge = EpochJudge()
@@ -63,6 +64,7 @@ class VllmFeed:
     async def sample(self) -> ReplicaSample:
         """Scrape once. Raises ReplicaUnreachableError."""
         self._scrapes += 1
+        asked_s = self._clock.now_s()
         fresh = self._scrapes % FRESH_EVERY == 0
         try:
             answer, scrape = await self._scrape(fresh)
@@ -81,6 +83,7 @@ class VllmFeed:
         return ReplicaSample(
             replica=self.name,
             sampled_s=answer.first_byte_s,
+            asked_s=asked_s,
             engines=self._pid_usage.settle(scrape).engines,
             started_s=scrape.started_s,
             new_epoch=new_epoch,
@@ -104,7 +107,8 @@ class VllmFeed:
                 probed = await probe_replica(self._http, self._judge, kv_blocks=self._kv_blocks)
         except TimeoutError as error:
             raise ReplicaUnreachableError(
-                f"{self._http.base_url}: probing took more than {limit_s:g} s. The server answers too slowly: check its load."
+                f"{self._http.base_url}: probing took more than {limit_s:g} s. The server answers too slowly: check its load.",
+                late=True,
             ) from error
         self._facts, self._path = probed.facts, probed.scrape_path
         return probed

@@ -121,6 +121,9 @@ class PrometheusTelemetry:
             "kvgate_reroutes", "Requests sent to another replica before the first byte", registry=self.registry
         )
         self._tokens = Counter("kvgate_tokens", "Tokens of finished requests", ("kind",), registry=self.registry)
+        self._targets = Counter(
+            "kvgate_ttft_targets", "First tokens beside the class's target", ("traffic_class", "met"), registry=self.registry
+        )
         self._wait = self._histogram("kvgate_queue_wait_seconds", "Wait for a place", SECONDS)
         self._ttft = self._histogram("kvgate_ttft_seconds", "Arrival to first token, queue included", SECONDS)
         self._tpot = self._histogram("kvgate_tpot_seconds", "Per output token after the first", TPOT_SECONDS)
@@ -141,6 +144,8 @@ class PrometheusTelemetry:
             self._wait.labels(name).observe(record.queue_wait_s)
         if record.ttft_s is not None:
             self._ttft.labels(name).observe(record.ttft_s)
+            if record.ttft_target_s is not None:
+                self._targets.labels(name, "yes" if record.ttft_s <= record.ttft_target_s else "no").inc()
         if record.tpot_s is not None:
             self._tpot.labels(name).observe(record.tpot_s)
         self._total.labels(name).observe(record.total_s)

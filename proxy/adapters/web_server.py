@@ -13,8 +13,8 @@ import uvicorn
 class Drain(Protocol):
     """What ends the process in order."""
 
-    async def run(self) -> None:
-        """Return when the process may end."""
+    async def run(self, *, at_once: bool = False) -> None:
+        """Return when the process may end; ``at_once``: take no new requests from now on."""
         ...
 
 
@@ -63,21 +63,26 @@ def _server(app: Callable[..., Awaitable[Any]]) -> _Server:
 
 
 async def serve_until(main: Any, admin: Any, sockets: list[socket.socket], drain: Drain) -> None:
-    """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once."""
+    """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once.
+
+    SIGINT comes from somebody at a terminal, not from a load balancer's owner: it refuses new requests from the start.
+    """
     servers = [_server(main), _server(admin)]
     running = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
     told, again = asyncio.Event(), asyncio.Event()
+    signals: list[signal.Signals] = []
 
-    def on_signal() -> None:
+    def on_signal(number: signal.Signals) -> None:
+        signals.append(number)
         (again if told.is_set() else told).set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal, number)
     stop = asyncio.create_task(told.wait())
     await asyncio.wait([stop, *running], return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
-    draining = asyncio.create_task(drain.run())
+    draining = asyncio.create_task(drain.run(at_once=signal.SIGINT in signals))
     hurry = asyncio.create_task(again.wait())
     await asyncio.wait([draining, hurry], return_when=asyncio.FIRST_COMPLETED)
     for task in (draining, hurry):

@@ -30,6 +30,7 @@ from proxy.core.units import blocks_for_tokens
 
 LAG_STEPS = 2.0  # a streamed token is on its way to us for about one step, asynchronous scheduling allocates one ahead
 REFRESH_STEPS = 1.0
+STATS_LATE_S = 2.0  # a preemption is counted when its victim resumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +193,15 @@ class Book:
         preemptions = self._count_deltas(engine, sample.sampled_s)
         self.waiting, self.running = engine.waiting, engine.running
         self.saturation.observe(engine, now_s)
-        if preemptions:
+        since_s = (sample.sampled_s if sample.asked_s is None else sample.asked_s) - LAG_STEPS / self.clock.rate_per_s
+        ours = bool(self.ledger.leases) or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
+        if preemptions and ours:  # of traffic that bypasses us they say nothing about our margin
             self.feedback.preempted(preemptions, now_s)
         self.clock.advance(now_s, self.ledger.leases.values())
-        self._infer_placement(engine)
+        self._infer_placement(engine, now_s)
         if engine.kv_usage_ratio is not None:
             self.measured_blocks = self._used_blocks(engine.kv_usage_ratio)
-            self._compare(engine, now_s, sample.sampled_s)
+            self._compare(engine, now_s, sample.sampled_s, since_s)
             self._sampled_s = sample.sampled_s
         self.refresh(now_s, force=True)
         self._last = engine
@@ -219,7 +222,7 @@ class Book:
             return 0
         return max(0, round(engine.preemptions_total - last.preemptions_total))
 
-    def _infer_placement(self, engine: EngineSample) -> None:
+    def _infer_placement(self, engine: EngineSample, now_s: float) -> None:
         """Of our leases whose tokens we cannot see, the oldest that the engine's running count has room for are placed."""
         if engine.running is None:
             return
@@ -231,12 +234,14 @@ class Book:
             if free < 0:
                 break
             if not lease.streaming:
-                lease.placed = True
+                lease.placed, lease.placed_s = True, now_s
 
-    def _compare(self, engine: EngineSample, now_s: float, sampled_s: float) -> None:
+    def _compare(self, engine: EngineSample, now_s: float, sampled_s: float, since_s: float) -> None:
+        """Hold the ledger to the engine for the same instant, as far as it is known: between ``since_s`` and ``sampled_s``."""
         assert self.measured_blocks is not None
-        lag = LAG_STEPS + self.clock.rate_per_s * max(0.0, now_s - sampled_s)
-        low, high = self.ledger.held_interval(self.clock.steps, lag)
+        rate = self.clock.rate_per_s
+        lag, behind = LAG_STEPS + rate * max(0.0, now_s - sampled_s), rate * max(0.0, now_s - since_s)
+        low, high = self.ledger.held_interval(self.clock.steps, lag, behind_steps=behind, since_s=since_s)
         decoding = sum(lease.demand.sequences for lease in self.ledger.leases.values() if lease.placed)
         frozen = bool(engine.waiting) or (engine.running is not None and engine.running < decoding)
         self.interval_blocks = (low, high)

@@ -71,6 +71,7 @@ class Gate:
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in one event; return what is to be done about it, in order."""
         effects = self._effects
+        self.leases.now_s = now_s
         match event:
             case Arrive():
                 self._arrive(event, now_s, effects)

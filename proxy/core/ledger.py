@@ -10,12 +10,14 @@ first streamed token; for answers that are not streamed it is inferred from the 
 Fails: progress of answers that are not streamed is the step clock's guess until they end.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
-from proxy.core.curves import Curves, RowStates, blocks_held, cap_ends, curves_of
+from proxy.core.curves import LEAD_STEPS, Curves, RowStates, blocks_held, cap_ends, curves_of
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.pacing import CapEnds
@@ -26,6 +28,7 @@ CurveCache = dict[tuple["Ledger", int], tuple[Curves, FloatArray]]  # by ledger 
 
 ROWS_START = 64
 CURVES_CACHED_MAX = 64  # replicas looked at for one waiting request
+ENDED_MAX = 256
 PREFILL_DELAY_STEPS = 2.0  # a placed request decodes from the next step on; one being sent needs one or two more
 
 
@@ -42,6 +45,7 @@ class Lease:
     streaming: bool = False
     output_tokens: int = 0
     placed: bool = False
+    placed_s: float = -inf  # when it was seen to be
     ended: bool = False
     output_tokens_forecast: float = 0.0
     rows: list[int] = field(default_factory=list)
@@ -68,6 +72,7 @@ class Ledger:
         self._owner: dict[int, Lease] = {}
         self._sums = np.zeros((4, len(grid)))
         self.total = Curves.zero(len(grid))
+        self.ended: deque[tuple[float, float]] = deque(maxlen=ENDED_MAX)  # (when, blocks held) of the last leases that ended
         self._cap_ends: CapEnds | None = None
 
     def __repr__(self) -> str:
@@ -145,11 +150,16 @@ class Ledger:
         self._sums += self._rows[:, rows_new].sum(axis=1)
         self._sum_up()
 
-    def remove(self, lease_id: str) -> Lease | None:
-        """Take a lease out of the book; None when it is not in it."""
+    def remove(self, lease_id: str, now_s: float | None = None) -> Lease | None:
+        """Take a lease out of the book; None when it is not in it. What it held at ``now_s`` is kept for comparisons with the past."""
         lease = self.leases.pop(lease_id, None)
         if lease is None:
             return None
+        if now_s is not None:
+            for row in lease.rows:
+                self._fields[1, row] = self.tokens_out(lease, lease.sent_steps)
+            held = float(blocks_held(self._states(np.asarray(lease.rows)), LEAD_STEPS, self.block_size).sum())
+            self.ended.append((now_s, held))
         self.sequences -= lease.demand.sequences
         self._sums -= self._rows[:, lease.rows].sum(axis=1)
         for row in lease.rows:
@@ -239,21 +249,26 @@ class Ledger:
 
     # ---- now
 
-    def held_interval(self, steps_now: float, lag_steps: float) -> tuple[float, float]:
-        """Blocks the engine should hold now: [placed, placed + unplaced].
+    def held_interval(
+        self, steps_now: float, lag_steps: float, *, behind_steps: float = 0.0, since_s: float = inf
+    ) -> tuple[float, float]:
+        """Blocks the engine held at an instant between ``since_s`` and now: [placed, placed + unplaced].
 
-        The upper end also allows for ``lag_steps`` the engine may be ahead of what we have seen of its streams.
+        The lower end leaves out what was placed after ``since_s`` and takes tokens ``behind_steps`` back. The upper end allows for
+        ``lag_steps`` the engine may be ahead of what we have seen of its streams, and for what ended after ``since_s``.
         """
+        gone = sum(blocks for ended_s, blocks in self.ended if ended_s >= since_s)
         rows = np.flatnonzero(self._live[: self._used])
         if not len(rows):
-            return 0.0, 0.0
-        placed = np.fromiter((self._owner[int(row)].placed for row in rows), dtype=bool, count=len(rows))
-        for row in rows:
-            self._fields[1, row] = self.tokens_out(self._owner[int(row)], steps_now)
+            return 0.0, gone
+        owners = [self._owner[int(row)] for row in rows]
+        placed = np.fromiter((lease.placed and lease.placed_s < since_s for lease in owners), dtype=bool, count=len(rows))
+        for row, lease in zip(rows, owners, strict=True):
+            self._fields[1, row] = self.tokens_out(lease, steps_now)
         states = self._states(rows)
         shared = self._shared_now(dict(zip((int(row) for row in rows), placed, strict=True)))
-        low = float(blocks_held(states, 0.0, self.block_size)[placed].sum()) - shared[0]
-        high = float(blocks_held(states, lag_steps, self.block_size).sum()) - shared[1]
+        low = float(blocks_held(states, -behind_steps, self.block_size)[placed].sum()) - shared[0]
+        high = float(blocks_held(states, lag_steps, self.block_size).sum()) - shared[1] + gone
         return max(0.0, low), max(0.0, high)
 
     def _shared_now(self, placed: dict[int, bool]) -> tuple[float, float]:

@@ -26,6 +26,7 @@ class OpenLeases:
     """By request id. ``started`` and ``ended`` are totals."""
 
     def __init__(self, fleet: Fleet) -> None:
+        self.now_s = 0.0  # of the event being handled
         self.started = 0
         self.ended = 0
         self._fleet = fleet
@@ -65,5 +66,5 @@ class OpenLeases:
         self.ended += 1
         book = self._fleet.books.get(lease.replica)
         if book is not None:
-            book.ledger.remove(lease.lease_id)
+            book.ledger.remove(lease.lease_id, self.now_s)
         effects.append(Release(lease.replica, lease.lease_id))

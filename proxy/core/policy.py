@@ -34,8 +34,8 @@ class TenantSource(StrEnum):
 class ReplicaPolicy:
     """One vLLM server. What is None is found by probing; a value here is for a replica that cannot tell it.
 
-    ``kv_blocks`` is ``num_gpu_blocks`` of one engine, null block included. The API key is named, never held: ``api_key_env`` is an
-    environment variable, ``api_key_file`` a path.
+    ``kv_blocks`` is ``num_gpu_blocks`` as vLLM reports it: all engines of the server, null blocks included. The API key is named, never
+    held: ``api_key_env`` is an environment variable, ``api_key_file`` a path.
     """
 
     url: str
@@ -180,7 +180,7 @@ class Limits:
     tokenizer_backlog_max: int = 256
     # Under two seconds of work: two threads tokenize about 5 MB of new text a second.
     tokenizer_backlog_bytes_max: int = 8 * MIB
-    # Open client connections. Each costs a file descriptor here and one more upstream; the usual soft limit is 1024 to 65536.
+    # Requests under way at once. Each costs a file descriptor here and one more upstream; the usual soft limit is 1024 to 65536.
     connections_max: int = 4096
     # Requests at a time to each replica while a fault inside kvgate keeps the forecast out: a modest max_num_seqs.
     static_cap_per_replica: int = 64

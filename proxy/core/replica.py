@@ -55,7 +55,8 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSample:
-    """One scrape. ``sampled_s`` is the injected clock at the moment the answer's first byte came.
+    """One scrape. ``sampled_s`` is the injected clock at the moment the answer's first byte came, ``asked_s`` when it was asked for: the
+    gauges are from between the two, or from a step before.
 
     ``started_s`` is ``process_start_time_seconds`` (None in multiprocess mode). ``new_epoch`` is set by the feed when the engine
     restarted since the previous sample: counters fell or the start time changed. ``several_engines`` is set when successive fresh
@@ -66,6 +67,7 @@ class ReplicaSample:
     sampled_s: float
     engines: tuple[EngineSample, ...]
     started_s: float | None = None
+    asked_s: float | None = None
     new_epoch: bool = False
     several_engines: bool = False
     facts: ReplicaFacts | None = field(default=None)  # set when a new epoch was probed again

@@ -41,11 +41,12 @@ class Shedding:
         context = max(book.spec.context_tokens_max for book in serving)
         longest = demand.prompt_tokens_longest
         if longest >= context and demand.count_is_exact:
+            # The engine stops counting one token past its context, and says so; wire.answers words it alike.
             return Refusal(
                 Outcome.NEVER_FITS,
-                gate="context",
+                gate="context" if longest == context else "context.bound",
                 message=f"The prompt has {longest} tokens; the model's maximum context length is {context} tokens.",
-                measured=longest,
+                measured=min(longest, context + 1),
                 limit=context,
                 unit="tokens",
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from proxy.core.outcome import Mode, Outcome, Refusal
 from proxy.ports import PromptCount, PromptTooLongError, Receive, RequestRecord, Send
 from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
+from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
 from proxy.serving.intake import Intake, count, demand_of
 from proxy.serving.relay import RelayEnd, RelayHooks, RelayRequest, RelayResult, relay
@@ -42,6 +43,7 @@ class Calls:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._fingerprints = Fingerprints(services.dispatcher)
 
     async def serve(self, intake: Intake, receive: Receive, send: Send) -> None:
         """Answer a call and account for it."""
@@ -109,15 +111,16 @@ class Calls:
     async def _relay(self, course: Course, admission: Admission, receive: Receive, send: Send) -> None:
         """Relay to the granted replica, and to others while nothing was sent to the client."""
         services, intake = self._services, course.intake
-        inject = intake.call.stream and not intake.call.usage_wanted
-        body = inject_usage(intake.body, intake.call) if inject else intake.body
+        unasked = intake.call.stream and not intake.call.usage_wanted
         hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else RelayHooks()
         while True:
             replica = course.replica = admission.lease.replica
             last = not self._others(admission)
             refuse = frozenset[int]() if last else REFUSED_BY_REPLICA
-            result = await self._send_to(course, replica, body, hooks, receive, send, strip_usage=inject, refuse=refuse)
+            fingerprint = self._fingerprints.of(replica) if unasked else None
+            result = await self._send_to(course, replica, hooks, receive, send, fingerprint=fingerprint, refuse=refuse)
             course.result = result
+            self._fingerprints.learn(replica, result)
             if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD}:
                 return
             if result.ended is RelayEnd.FAILED_BEFORE_HEAD:
@@ -133,16 +136,19 @@ class Calls:
         return self._services.dispatcher.gate.fleet.could_take(admission.lease.demand, admission.tried)
 
     async def _send_to(
-        self, course: Course, replica: str, body: bytes, hooks: RelayHooks, receive: Receive, send: Send, *,
-        strip_usage: bool, refuse: frozenset[int],
+        self, course: Course, replica: str, hooks: RelayHooks, receive: Receive, send: Send, *,
+        fingerprint: str | None = None, refuse: frozenset[int] = frozenset(),
     ) -> RelayResult:  # fmt: skip
+        """Relay once. A ``fingerprint`` (the engine's, "" for none) asks the stream for usage and takes it out again."""
         services, intake = self._services, course.intake
-        dropped = frozenset({b"accept-encoding"}) if strip_usage else frozenset[bytes]()
+        strip = fingerprint is not None
+        body = inject_usage(intake.body, intake.call) if strip else intake.body
+        dropped = frozenset({b"accept-encoding"}) if strip else frozenset[bytes]()
         headers = services.upstream_headers(replica, intake.headers, dropped=dropped)
         request = RelayRequest(services.watchers[replica].policy.url, b"POST", intake.target, headers, body)
         return await relay(
-            receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=strip_usage,
-            refuse_statuses=refuse,
+            receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=strip,
+            fingerprint=fingerprint or "", refuse_statuses=refuse,
         )  # fmt: skip
 
     # ---- without a place
@@ -160,9 +166,7 @@ class Calls:
                 raise ShedError(self._static_full())
             course.replica = place.replica
             with services.outstanding.sent(place.replica):
-                course.result = await self._send_to(
-                    course, place.replica, intake.body, RelayHooks(), receive, send, strip_usage=False, refuse=frozenset()
-                )
+                course.result = await self._send_to(course, place.replica, RelayHooks(), receive, send)
         if course.result.ended is RelayEnd.FAILED_BEFORE_HEAD:
             services.watchers[place.replica].suspect()
             raise ShedError(self._upstream_failed(course.result))
@@ -259,4 +263,5 @@ class Calls:
             output_tokens_forecast=admission.lease.output_tokens_forecast if admission is not None else None,
             count_source=counted.source if counted is not None else None,
             reroutes=admission.reroutes if admission is not None else 0,
+            ttft_target_s=intake.traffic_class.ttft_s,
         )

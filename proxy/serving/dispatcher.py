@@ -68,7 +68,8 @@ class Admission:
 
     def progress(self, output_tokens: int) -> None:
         """The stream shows ``output_tokens`` so far: the lease is placed and that long."""
-        self.lease.placed = True
+        if not self.lease.placed:
+            self.lease.placed, self.lease.placed_s = True, self._dispatcher.clock.now_s()
         self.lease.output_tokens = output_tokens
 
     def finish(self, outcome: Outcome, output_tokens: int | None, *, natural: bool) -> None:

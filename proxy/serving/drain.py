@@ -49,13 +49,14 @@ class Drain:
             if not self.under_way:
                 self._idle.set()
 
-    async def run(self) -> None:
-        """Go through the phases; return when the process may end."""
+    async def run(self, *, at_once: bool = False) -> None:
+        """Go through the phases, ``at_once`` without the first; return when the process may end."""
         self.phase = DrainPhase.ACCEPTING
+        accept_s = 0.0 if at_once else self._accept_s
         log.warning(
-            "drain.started requests=%d accepting for %.0f s more; a second signal ends it at once", self.under_way, self._accept_s
+            "drain.started requests=%d accepting for %.0f s more; a second signal ends it at once", self.under_way, accept_s
         )
-        await asyncio.sleep(self._accept_s)
+        await asyncio.sleep(accept_s)
         self.phase = DrainPhase.REFUSING
         log.warning("drain.refusing requests=%d grace=%.0f s", self.under_way, self._grace_s)
         with suppress(TimeoutError):

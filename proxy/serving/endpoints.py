@@ -52,6 +52,9 @@ class Endpoints:
             refusal = Refusal(Outcome.DRAINING, gate="drain", message=message, policy_key="relay.drain_accept", retry_after_s=1.0)
             await send_answer(send, answer(refusal, jitter=services.chance(), brief=services.brief))
             return
+        if services.drain.under_way >= services.policy.limits.connections_max:
+            await send_answer(send, answer(self._too_many(), jitter=services.chance(), brief=services.brief))
+            return
         with services.drain.request():
             await self._forwarded(scope, path, method, receive, send)
 
@@ -112,6 +115,14 @@ class Endpoints:
         refusal = Refusal(Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, policy_key="relay.reroutes_max")
         await send_answer(send, answer(refusal, jitter=services.chance(), brief=services.brief))
 
+    def _too_many(self) -> Refusal:
+        limit, key = self._services.policy.limits.connections_max, "limits.connections_max"
+        message = f"This proxy has {limit} requests under way, as many as it takes."
+        return Refusal(
+            Outcome.QUEUE_FULL, gate=key, message=message, measured=limit + 1, limit=limit, unit="requests", policy_key=key,
+            retry_after_s=1.0,
+        )  # fmt: skip
+
     def _too_large(self) -> Refusal:
         limit = self._services.policy.limits.body_bytes_max
         message = f"The request's body is larger than the {limit} bytes this proxy takes."
@@ -141,7 +152,7 @@ class Endpoints:
         phase = services.drain.phase
         gate = services.dispatcher.gate
         state = {
-            "ready": probed and phase is DrainPhase.SERVING,
+            "ready": probed and not services.loading() and phase is DrainPhase.SERVING,
             "drain": phase,
             "mode": gate.mode,
             "guard_tripped": services.guard.tripped,

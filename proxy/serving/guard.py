@@ -35,6 +35,7 @@ class Part(StrEnum):
     GATE = "gate"
     STORE = "store"
     LEARNING = "learning"
+    FEED = "feed"
 
 
 class InternalFaultError(Exception):
@@ -84,7 +85,8 @@ class Guard:
     def _note(self, part: Part, error: Exception) -> None:
         now_s = self._clock.now_s()
         self._on_fault(part)
-        self._faults_s.append(now_s)
+        if part is not Part.FEED:  # a replica's odd answers must not switch admission off
+            self._faults_s.append(now_s)
         log.error("internal_error part=%s error=%r", part, error, exc_info=error)
         if not self.tripped and len(self._faults_s) == FAULTS_MAX and now_s - self._faults_s[0] <= WINDOW_S:
             self.tripped = True

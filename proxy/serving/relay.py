@@ -85,6 +85,7 @@ class RelayResult:
     usage: Usage | None = None
     finish_reasons: tuple[str, ...] = ()
     tokens_seen: int = 0
+    fingerprint: str | None = None  # the engine's system_fingerprint, where a stream told it
     first_byte_s: float | None = None
     first_token_s: float | None = None
     last_byte_s: float | None = None
@@ -127,12 +128,19 @@ class _Relay:
     """State of one relay."""
 
     def __init__(
-        self, send: Send, clock: Clock, hooks: RelayHooks, *, strip_usage: bool, extra_headers: Headers, cut_off: bytes
+        self,
+        send: Send,
+        clock: Clock,
+        hooks: RelayHooks,
+        *,
+        stripper: UsageStripper | None,
+        extra_headers: Headers,
+        cut_off: bytes,
     ) -> None:
         self._send = send
         self._clock = clock
         self._hooks = hooks
-        self._strip_usage = strip_usage
+        self._strip = stripper
         self._extra_headers = extra_headers
         self._cut_off = cut_off
         self._status: int | None = None
@@ -184,7 +192,7 @@ class _Relay:
         self._is_stream = content_type.startswith(b"text/event-stream") and readable
         if self._is_stream:
             self._stream = StreamObserver()
-            self._stripper = UsageStripper() if self._strip_usage else None
+            self._stripper = self._strip
         elif status == 200 and content_type.startswith(b"application/json") and readable:
             self._body = BodyTail()
         if self._stripper is not None or status in (204, 304):  # uvicorn takes a 304's length for a body that must follow
@@ -261,6 +269,7 @@ class _Relay:
             usage=usage,
             finish_reasons=reasons,
             tokens_seen=tokens_seen,
+            fingerprint=stream.fingerprint if stream is not None else None,
             first_byte_s=self._first_byte_s,
             first_token_s=self._first_token_s,
             last_byte_s=self._last_byte_s,
@@ -276,17 +285,20 @@ async def relay(
     clock: Clock,
     hooks: RelayHooks = RelayHooks(),
     strip_usage: bool = False,
+    fingerprint: str = "",
     extra_headers: Headers | None = None,
     refuse_statuses: frozenset[int] = frozenset(),
     cut_off: bytes = OPENAI_CUT_OFF,
 ) -> RelayResult:
     """Relay one request whose body was already received; see the module for how it ends and what is then to be done.
 
-    ``strip_usage``: we asked the stream for usage and the client did not; the usage event is taken out. Send such a request without
+    ``strip_usage``: we asked the stream for usage and the client did not; the usage event is taken out, and the engine's
+    ``fingerprint`` goes where it would have been. Send such a request without
     ``accept-encoding``, for a compressed stream is copied as it is. ``extra_headers`` are added to the response head. ``cut_off`` holds
     the events that end a cut-off stream, in the format of its route. A cancellation from outside passes through, with upstream closed.
     """
-    state = _Relay(send, clock, hooks, strip_usage=strip_usage, extra_headers=extra_headers or [], cut_off=cut_off)
+    stripper = UsageStripper(fingerprint) if strip_usage else None
+    state = _Relay(send, clock, hooks, stripper=stripper, extra_headers=extra_headers or [], cut_off=cut_off)
     ended = RelayEnd.CLIENT_GONE
     with _ClientWatch(receive) as watch:
         try:

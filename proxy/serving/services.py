@@ -34,6 +34,7 @@ class Services:
     credentials: Mapping[str, Headers]  # headers that go with every request to a replica
     chance: Callable[[], float]  # [0, 1), for jitter
     request_id: Callable[[], str]
+    loading: Callable[[], bool]  # whether a tokenizer is on its way
     body_bytes_held: int = field(default=0)
 
     @property

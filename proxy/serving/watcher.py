@@ -1,6 +1,7 @@
 """Beside the path: one loop per replica that probes it, scrapes it, and tells the gate.
 
-A replica is *probing* until its first answer, *serving* while scrapes come, *unreachable* after ``FAILURES_MAX`` failed ones in a row;
+A replica is *probing* until its first answer, *serving* while scrapes come, *unreachable* after ``FAILURES_MAX`` failed ones in a row
+(ones that are only late count while nothing else is heard of it for ``LATE_S_MAX``);
 then it is probed again every ``PROBE_S`` and used at once when it answers. What a probe found becomes the gate's ``ReplicaSpec``:
 
 - no block count anywhere: it cannot be budgeted, so it is only observed, and the report says what to set;
@@ -11,7 +12,7 @@ then it is probed again every ``PROBE_S`` and used at once when it answers. What
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from proxy.core.book import ReplicaSpec
@@ -21,10 +22,11 @@ from proxy.core.replica import ReplicaFacts, ReplicaPhase, ReplicaSample
 from proxy.core.units import usable_blocks
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.serving.dispatcher import Dispatcher
-from proxy.serving.guard import Guard, Part
+from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.wire.vllm_metrics import counts_null_block
 
 FAILURES_MAX = 3
+LATE_S_MAX = 30.0  # a busy API server was seen to answer after 4 s; half a minute of silence on every stream as well is no load
 PROBE_S = 1.0
 BLOCK_SIZE_GUESS = 16  # vLLM's default on GPUs, for an engine that tells nothing
 CONTEXT_TOKENS_GUESS = 8192
@@ -49,7 +51,7 @@ class Comparison:
 
 def spec_of(facts: ReplicaFacts, policy: ReplicaPolicy, name: str) -> ReplicaSpec:
     """What the gate is to know of a probed replica. Values of the policy win over what was found."""
-    blocks = facts.kv_blocks_total if policy.kv_blocks is None else policy.kv_blocks * facts.engines
+    blocks = facts.kv_blocks_total  # the feed puts the policy's in where it has one
     usable = 0 if blocks is None else usable_blocks(blocks, facts.engines) * facts.engines
     return ReplicaSpec(
         name=name,
@@ -85,6 +87,8 @@ class ReplicaWatcher:
         self._guard = guard
         self._report = report
         self._nudge = asyncio.Event()
+        self._heard_s = dispatcher.clock.now_s()  # when it last answered or one of our streams on it went on
+        self._streamed = 0
 
     def suspect(self) -> None:
         """A request failed on it: look at once instead of at the next interval."""
@@ -92,12 +96,23 @@ class ReplicaWatcher:
 
     async def run(self) -> None:
         """Watch until cancelled."""
+        every = self._scrape.probe_every
+        turn = 0
         while True:
-            if self.phase is ReplicaPhase.SERVING:
-                await self._sample_once()
+            turn += 1
+            if self.phase is ReplicaPhase.SERVING and turn % every:
+                await self._guarded(self._sample_once())
                 await self._pause(self._scrape.interval_s)
-            elif not await self._probe_once():
+            elif not await self._guarded(self._probe_once()):
                 await self._pause(PROBE_S)
+
+    async def _guarded(self, look: Awaitable[bool]) -> bool:
+        """Whatever a replica answers, its watcher goes on: a fault of ours here is counted and the look has failed."""
+        try:
+            return await self._guard.run(Part.FEED, look, ())
+        except InternalFaultError as fault:
+            self._failed(str(fault))
+            return False
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -111,7 +126,7 @@ class ReplicaWatcher:
         try:
             facts = await self._feed.probe()
         except ReplicaUnreachableError as error:
-            self._failed(str(error))
+            self._failed(str(error), late=error.late)
             return False
         self._found(facts)
         return True
@@ -120,23 +135,24 @@ class ReplicaWatcher:
         if facts != self.facts:
             self._report(facts, self.policy)
         self.facts = facts
-        self.failures, self.fault = 0, None
+        self._answered()
         self.phase = ReplicaPhase.SERVING
         self._tell(ReplicaFound(spec_of(facts, self.policy, self.name)))
         self.found.set()
 
-    async def _sample_once(self) -> None:
+    async def _sample_once(self) -> bool:
         try:
             sample = await self._feed.sample()
         except ReplicaUnreachableError as error:
-            self._failed(str(error))
-            return
-        self.failures, self.fault = 0, None
+            self._failed(str(error), late=error.late)
+            return False
+        self._answered()
         if sample.facts is not None:
             self._found(sample.facts)
         self._several(sample)
         self._tell(Observed(replace(sample, replica=self.name)))
         self._compare(sample)
+        return True
 
     def _several(self, sample: ReplicaSample) -> None:
         """Whether the URL balances over several engines shows only after a while, and may end again."""
@@ -144,11 +160,22 @@ class ReplicaWatcher:
         if facts is not None and sample.several_engines != facts.several_engines_behind:
             self._found(replace(facts, several_engines_behind=sample.several_engines))
 
-    def _failed(self, reason: str) -> None:
+    def _answered(self) -> None:
+        self.failures, self.fault = 0, None
+        self._heard_s = self._dispatcher.clock.now_s()
+
+    def _failed(self, reason: str, *, late: bool = False) -> None:
+        """One look failed. A server that is late may be busy, and is while our streams on it go on: its measurements only get stale."""
         self.failures += 1
         if self.fault is None:
             log.warning("replica.failed replica=%s reason=%s", self.name, reason)
         self.fault = reason
+        book = self._dispatcher.gate.fleet.books.get(self.name)
+        streamed = 0 if book is None else sum(lease.output_tokens for lease in book.ledger.leases.values())
+        if streamed != self._streamed:
+            self._streamed, self._heard_s = streamed, self._dispatcher.clock.now_s()
+        if late and self._dispatcher.clock.now_s() - self._heard_s < LATE_S_MAX:
+            return
         if self.phase is ReplicaPhase.SERVING and self.failures >= FAILURES_MAX:
             self.phase = ReplicaPhase.UNREACHABLE
             log.error("replica.unreachable replica=%s reason=%s", self.name, reason)

@@ -63,6 +63,7 @@ class AnswerFields(msgspec.Struct):
 
     choices: list[ChoiceField] = msgspec.field(default_factory=list)
     usage: UsageField | None = None
+    system_fingerprint: str | None = None
     error: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
     @property

@@ -24,6 +24,7 @@ _USAGE = b'"usage":{'
 _USAGE_SPACED = b'"usage": {'
 _FINISHED = b'"finish_reason":"'
 _ROLE = b'"role"'
+_FINGERPRINT = b'"system_fingerprint":"'
 _HAS_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{')
 _HAS_USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _CONTENT = re.compile(rb'"(content|reasoning|reasoning_content|tool_calls)"\s*:\s*(\[|"[^"])')
@@ -66,6 +67,7 @@ class StreamObserver:
         "_usage",
         "done",
         "failed",
+        "fingerprint",
         "first_content",
     )
 
@@ -73,6 +75,7 @@ class StreamObserver:
         self.done = False
         self.failed = False
         self.first_content = False
+        self.fingerprint: str | None = None  # ``system_fingerprint`` of the last event that told it
         self._carry = b""
         self._skipping = False  # inside an event that is too long to be kept
         self._opened = False  # an event past the role-only ones was seen
@@ -148,6 +151,7 @@ class StreamObserver:
         self._account(answer)
 
     def _account(self, answer: AnswerFields) -> None:
+        self.fingerprint = answer.system_fingerprint or self.fingerprint
         for choice in answer.choices:
             if choice.finish_reason is not None:
                 self._finish_reasons[choice.index] = choice.finish_reason
@@ -161,14 +165,17 @@ class StreamObserver:
 
 
 class UsageStripper:
-    """Takes the usage event out of a stream into which we, not the client, asked it; every other byte passes unchanged.
+    """Takes the usage event out of a stream into which we, not the client, asked it, so that the client gets what it would have got.
 
-    Whole events pass at once. Only an unfinished event that may be the usage event is held, until it shows what it is.
+    Asked for usage, the engine puts its ``system_fingerprint`` on the usage event; not asked, on every event that finishes a choice. So
+    ``fingerprint``, where the engine has one, is put there. Every other byte passes unchanged. Whole events pass at once; an unfinished
+    one is held while it may be one of these.
     """
 
-    __slots__ = ("_held", "_last", "_over", "_settled")
+    __slots__ = ("_fingerprint", "_held", "_last", "_over", "_settled")
 
-    def __init__(self) -> None:
+    def __init__(self, fingerprint: str = "") -> None:
+        self._fingerprint = f',"system_fingerprint":"{fingerprint}"}}'.encode() if fingerprint else b""
         self._held = b""
         self._last = b""  # the last three bytes given out of an event whose end has not been seen
         self._settled = False  # the first event with choices was seen
@@ -179,7 +186,8 @@ class UsageStripper:
         if self._over:
             return data
         between_events = self._settled and not self._held and not self._last
-        if between_events and data.endswith(b"\n\n") and _USAGE not in data and _USAGE_SPACED not in data:
+        plain = _USAGE not in data and _USAGE_SPACED not in data and (not self._fingerprint or _FINISHED not in data)
+        if plain and between_events and data.endswith(b"\n\n"):
             return data
         return self._feed_events(data)
 
@@ -206,7 +214,7 @@ class UsageStripper:
             if self._takes_out(buffer[start:end]):
                 self._over = True
                 return b"".join([*out, buffer[following:]])
-            out.append(buffer[start:following])
+            out += (self._restored(buffer[start:end]), buffer[end:following])
             start = following
         tail = buffer[start:]
         if self._holds(tail):
@@ -220,7 +228,12 @@ class UsageStripper:
         """Whether an unfinished event can still turn out to be the usage event, or is the first one and tells the engine's kind."""
         if self._over or len(tail) > _USAGE_EVENT_BYTES_MAX or not (tail.startswith(_JSON_EVENT) or _JSON_EVENT.startswith(tail)):
             return False
-        return not self._settled or not _HAS_CHOICE.search(tail)
+        return not self._settled or bool(self._fingerprint) or not _HAS_CHOICE.search(tail)
+
+    def _restored(self, event: bytes) -> bytes:
+        if self._fingerprint and _FINISHED in event and event.endswith(b"}") and _FINGERPRINT not in event:
+            return event[:-1] + self._fingerprint
+        return event
 
     def _takes_out(self, event: bytes) -> bool:
         if not event.startswith(_JSON_EVENT):

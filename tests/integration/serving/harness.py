@@ -201,7 +201,8 @@ async def proxying(
         if probed:
             for watcher in services.watchers.values():
                 await asyncio.wait_for(watcher.found.wait(), 10)
-        await app._load_tokenizer(services, chosen, control)
+        while services.loading():
+            await asyncio.sleep(0.01)
         endpoints = Endpoints(services)
         try:
             async with asgi_server(endpoints) as port:

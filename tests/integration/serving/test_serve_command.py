@@ -87,7 +87,12 @@ async def serving(policy: str, folder: Path, *arguments: str) -> AsyncIterator[t
     """Run it before a mock that steps at a GPU's speed."""
     async with AsyncExitStack() as stack:
         mock = await stack.enter_async_context(running(settings(step_time=StepTimeModel())))
-        yield await stack.enter_async_context(serve("--replica", url_of(mock), *arguments, policy=policy, folder=folder)), mock
+        kvgate = await stack.enter_async_context(serve("--replica", url_of(mock), *arguments, policy=policy, folder=folder))
+        clients, _ = await kvgate.ports()
+        async with asyncio.timeout(20):
+            while (await clients.request("GET", "/ready")).status != 200:
+                await asyncio.sleep(0.02)
+        yield kvgate, mock
 
 
 DRAIN = "relay: {drain_accept: 1s, grace: 20s}\nscrape: {interval: 100ms}\n"

@@ -16,7 +16,7 @@ async def test_a_sample_carries_the_engines_and_the_time_of_its_first_byte() -> 
     await feed.probe()
     before_s = clock.now
     sample = await feed.sample()
-    assert sample.sampled_s == before_s + 1
+    assert (sample.asked_s, sample.sampled_s) == (before_s + 1, before_s + 2)
     assert (sample.replica, sample.started_s, sample.new_epoch, sample.several_engines) == ("r0", 1795969152.55, False, False)
     assert sample.facts is None
     assert [(engine.engine, engine.running, engine.generation_tokens_total) for engine in sample.engines] == [("0", 12, 1405.0)]

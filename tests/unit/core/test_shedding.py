@@ -37,14 +37,15 @@ def test_nobody_serving_is_no_replica() -> None:
         assert "'m'" in refusal.message
 
 
-@pytest.mark.parametrize(("tokens", "refused"), [(999, False), (1000, True), (1001, True)])
+@pytest.mark.parametrize(("tokens", "refused"), [(999, False), (1000, True), (1001, True), (1700, True)])
 def test_the_context_at_its_edge(tokens: int, refused: bool) -> None:
-    """The engine needs room for one token; the message is the one that clients look for."""
+    """The engine needs room for one token, and counts no further than one past its context."""
     refusal = Shedding(queue(), 2).at_once(demand(prompt=tokens), [book(context=1000, usable=1000), book(context=500)])
     assert (refusal is not None) is refused
     if refusal is not None:
-        assert (refusal.outcome, refusal.gate, refusal.unit) == (Outcome.NEVER_FITS, "context", "tokens")
-        assert (refusal.measured, refusal.limit, refusal.retry_after_s) == (tokens, 1000, None)
+        gate = "context" if tokens == 1000 else "context.bound"
+        assert (refusal.outcome, refusal.gate, refusal.unit) == (Outcome.NEVER_FITS, gate, "tokens")
+        assert (refusal.measured, refusal.limit, refusal.retry_after_s) == (min(tokens, 1001), 1000, None)
         assert "maximum context length is 1000" in refusal.message
 
 

@@ -1,0 +1,27 @@
+"""The ``system_fingerprint`` of each replica's engine, learned from its own streams.
+
+Where we ask a stream for usage that the client did not ask for, the engine moves its fingerprint to the usage event, which is taken out;
+to give the client the stream it would have got, the fingerprint is put back (``wire.sse.UsageStripper``). It is the same for all answers
+of one engine, so the first stream of an engine's life is relayed without asking and tells it; an empty one means the engine has none.
+"""
+
+from proxy.serving.dispatcher import Dispatcher
+from proxy.serving.relay import RelayResult
+
+
+class Fingerprints:
+    """By replica and count of engine epochs: a restarted engine may have another."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._known: dict[str, tuple[int, str]] = {}
+
+    def of(self, replica: str) -> str | None:
+        """The replica's fingerprint, "" if it has none, None while it is not known."""
+        epoch, fingerprint = self._known.get(replica, (-1, ""))
+        return fingerprint if epoch == self._dispatcher.gate.fleet.epochs_total else None
+
+    def learn(self, replica: str, result: RelayResult) -> None:
+        """Take in a stream that ended with a finish reason."""
+        if result.is_stream and result.finish_reasons:
+            self._known[replica] = (self._dispatcher.gate.fleet.epochs_total, result.fingerprint or "")
