@@ -177,7 +177,8 @@ class RunningProxy:
             await mock.until_idle()
 
     async def until_serving(self, count: int = 1) -> None:
-        await until(lambda: len(self.services.serving()) == count, f"{count} serving replica(s)")
+        ready = lambda: len(self.services.serving()) == count and not self.services.loading()  # noqa: E731
+        await until(ready, f"{count} serving replica(s)")
 
 
 @asynccontextmanager
@@ -201,8 +202,7 @@ async def proxying(
         if probed:
             for watcher in services.watchers.values():
                 await asyncio.wait_for(watcher.found.wait(), 10)
-        while services.loading():
-            await asyncio.sleep(0.01)
+        await until(lambda: not services.loading(), "the tokenizers")
         endpoints = Endpoints(services)
         try:
             async with asgi_server(endpoints) as port:
