@@ -31,6 +31,7 @@ from proxy.core.gate import Gate
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import Clock, LeaseStore, Receive
+from proxy.serving.client import client_leaves
 from proxy.serving.guard import Guard, InternalFaultError, Part
 
 RETRY_TICK_S = 0.25  # after a fault: the queue must not be forgotten
@@ -46,12 +47,6 @@ class ShedError(Exception):
 
 class ClientGoneError(Exception):
     """The client left while its request waited."""
-
-
-async def client_leaves(receive: Receive) -> None:
-    """Return when the client has disconnected; its body was already read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class Admission:

@@ -22,6 +22,7 @@ from enum import StrEnum
 from types import TracebackType
 
 from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
+from proxy.serving.client import client_leaves
 from proxy.wire.answer_usage import BodyTail, Usage
 from proxy.wire.sse import StreamObserver, UsageStripper
 
@@ -56,8 +57,8 @@ class RelayRequest:
 class RelayHooks:
     """Called synchronously on the way; each must be cheap and must not raise.
 
-    ``on_head`` gets the status before the client does, ``on_first_byte`` is called at the first body byte, ``on_progress`` gets the
-    output tokens so far (over all choices) after each read of a stream that brought some.
+    ``on_head`` gets the status before the client does, ``on_first_byte`` comes at the first body byte, ``on_progress`` gets the output
+    tokens so far (over all choices) after each read of a stream that brought some.
     """
 
     on_head: Callable[[int], None] | None = None
@@ -118,8 +119,7 @@ class _ClientWatch:
         self._watcher.cancel()
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass  # the body was read by the caller
+        await client_leaves(self._receive)
         self.gone = True
         self._task.cancel()
 
@@ -128,15 +128,8 @@ class _Relay:
     """State of one relay."""
 
     def __init__(
-        self,
-        send: Send,
-        clock: Clock,
-        hooks: RelayHooks,
-        *,
-        stripper: UsageStripper | None,
-        extra_headers: Headers,
-        cut_off: bytes,
-    ) -> None:
+        self, send: Send, clock: Clock, hooks: RelayHooks, *, stripper: UsageStripper | None, extra_headers: Headers, cut_off: bytes
+    ) -> None:  # fmt: skip
         self._send = send
         self._clock = clock
         self._hooks = hooks
@@ -144,10 +137,9 @@ class _Relay:
         self._extra_headers = extra_headers
         self._cut_off = cut_off
         self._status: int | None = None
-        self._started = False
+        self._started = self._is_stream = False
         self._bytes_sent = 0
         self._error: UpstreamError | None = None
-        self._is_stream = False
         self._stream: StreamObserver | None = None
         self._body: BodyTail | None = None
         self._stripper: UsageStripper | None = None

@@ -29,7 +29,7 @@ from proxy.sim.mock_generation import EnginePool, collect_answer, stream_answer,
 from proxy.sim.mock_metrics import ServerCounts, expose
 from proxy.sim.mock_requests import ModelCard, Route, read_generation
 from proxy.sim.mock_settings import MockSettings, add_arguments, settings_from
-from proxy.sim.mock_text import MockTokenizer, MockVoice
+from proxy.sim.mock_text import TOKENIZER_DIRECTORY, MockTokenizer, MockVoice
 from proxy.sim.mock_tokens import detokenize, tokenize
 from proxy.sim.mock_wire import JSON_TYPE, AsgiApp, Receive, Scope, Send, answer, answer_error, header, read_body
 
@@ -239,8 +239,8 @@ class MockServer:
         }
         permission |= {"allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False}
         name = self._card.name
-        card = {"id": name, "object": "model", "created": created, "owned_by": "vllm", "root": name, "parent": None}
-        card |= {"max_model_len": self._card.context_tokens_max, "permission": [permission]}
+        card = {"id": name, "object": "model", "created": created, "owned_by": "vllm", "root": str(TOKENIZER_DIRECTORY)}
+        card |= {"parent": None, "max_model_len": self._card.context_tokens_max, "permission": [permission]}
         await answer(send, 200, dump({"object": "list", "data": [card]}), JSON_TYPE)
         return 200
 

@@ -174,6 +174,7 @@ async def test_it_starts_without_a_replica_and_uses_it_once_it_answers(tmp_path:
         )
         try:
             await kvgate.said("vLLM 0.32.0 serves mock")
+            await kvgate.said("counting tokens with|no tokenizer of our own")
             assert (await clients.chat(max_tokens=2)).status == 200
             assert (await clients.request("GET", "/ready")).status == 200
         finally:
