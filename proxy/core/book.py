@@ -84,6 +84,7 @@ class Book:
         self._last: EngineSample | None = None
         self._counted_s = now_s
         self.interval_blocks = (0.0, 0.0)  # [placed, placed + unplaced] at the last comparison
+        self.unsettled = 0  # leases that may or may not have held blocks at that instant
         self._refreshed_steps = -inf
 
     def __repr__(self) -> str:
@@ -242,6 +243,7 @@ class Book:
         rate = self.clock.rate_per_s
         lag, behind = LAG_STEPS + rate * max(0.0, now_s - sampled_s), rate * max(0.0, now_s - since_s)
         low, high = self.ledger.held_interval(self.clock.steps, lag, behind_steps=behind, since_s=since_s)
+        self.unsettled = self.ledger.unsettled(since_s)
         decoding = sum(lease.demand.sequences for lease in self.ledger.leases.values() if lease.placed)
         frozen = bool(engine.waiting) or (engine.running is not None and engine.running < decoding)
         self.interval_blocks = (low, high)

@@ -271,6 +271,11 @@ class Ledger:
         high = float(blocks_held(states, lag_steps, self.block_size).sum()) - shared[1] + gone
         return max(0.0, low), max(0.0, high)
 
+    def unsettled(self, since_s: float) -> int:
+        """Leases that came or went after ``since_s``, or are not known to be placed: what makes the interval one."""
+        waiting = sum(not lease.placed or lease.placed_s >= since_s for lease in self.leases.values())
+        return waiting + sum(ended_s >= since_s for ended_s, _ in self.ended)
+
     def _shared_now(self, placed: dict[int, bool]) -> tuple[float, float]:
         """Blocks counted more than once: among the placed rows, among all rows."""
         among_placed = among_all = 0.0

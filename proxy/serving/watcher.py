@@ -37,7 +37,10 @@ log = logging.getLogger("kvgate.watcher")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ledger beside the engine at one scrape. Blocks; the interval is [placed, placed + unplaced]."""
+    """The ledger beside the engine at one scrape. Blocks; the interval is [placed, placed + unplaced].
+
+    ``prefilling_leases`` counts those that were being prefilled, and those that came or went while the scrape was under way.
+    """
 
     at_s: float
     measured_blocks: float | None
@@ -190,7 +193,6 @@ class ReplicaWatcher:
             return
         low, high = book.interval_blocks
         leases = book.ledger.leases.values()
-        prefilling = sum(not lease.placed for lease in leases)
         self.history.append(
-            Comparison(sample.sampled_s, book.measured_blocks, low, high, book.running, book.waiting, len(leases), prefilling)
+            Comparison(sample.sampled_s, book.measured_blocks, low, high, book.running, book.waiting, len(leases), book.unsettled)
         )
