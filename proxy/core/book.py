@@ -242,8 +242,8 @@ class Book:
         assert self.measured_blocks is not None
         rate = self.clock.rate_per_s
         lag, behind = LAG_STEPS + rate * max(0.0, now_s - sampled_s), rate * max(0.0, now_s - since_s)
-        low, high = self.ledger.held_interval(self.clock.steps, lag, behind_steps=behind, since_s=since_s)
-        self.unsettled = self.ledger.unsettled(since_s)
+        low, high = self.ledger.held_interval(self.clock.steps, lag, behind_steps=behind, since_s=since_s, running=engine.running)
+        self.unsettled = self.ledger.unsettled(since_s, engine.running)
         decoding = sum(lease.demand.sequences for lease in self.ledger.leases.values() if lease.placed)
         frozen = bool(engine.waiting) or (engine.running is not None and engine.running < decoding)
         self.interval_blocks = (low, high)

@@ -156,17 +156,15 @@ class Ledger:
         if lease is None:
             return None
         if now_s is not None:
-            for row in lease.rows:
-                self._fields[1, row] = self.tokens_out(lease, lease.sent_steps)
+            self._fields[1, lease.rows] = self.tokens_out(lease, lease.sent_steps)
             held = float(blocks_held(self._states(np.asarray(lease.rows)), LEAD_STEPS, self.block_size).sum())
             self.ended.append((now_s, held))
         self.sequences -= lease.demand.sequences
         self._sums -= self._rows[:, lease.rows].sum(axis=1)
+        self._live[lease.rows] = False
+        self._rows[:, lease.rows] = self._alive[lease.rows] = 0.0
         for row in lease.rows:
             self._shared.remove(row)
-            self._live[row] = False
-            self._rows[:, row] = 0.0
-            self._alive[row] = 0.0
             del self._owner[row]
             self._free.append(row)
         self._sum_up()
@@ -227,8 +225,7 @@ class Ledger:
             return
         for row in rows:
             lease = self._owner[int(row)]
-            tokens = self.tokens_out(lease, steps_now)
-            self._fields[1, row] = tokens
+            self._fields[1, row] = self.tokens_out(lease, steps_now)
             self._fields[4, row] = 0.0 if lease.placed else PREFILL_DELAY_STEPS
         self._recompute(rows)
         self._sums = self._rows[:, : self._used].sum(axis=1)
@@ -250,19 +247,21 @@ class Ledger:
     # ---- now
 
     def held_interval(
-        self, steps_now: float, lag_steps: float, *, behind_steps: float = 0.0, since_s: float = inf
+        self, steps_now: float, lag_steps: float, *, behind_steps: float = 0.0, since_s: float = inf, running: int | None = None
     ) -> tuple[float, float]:
         """Blocks the engine held at an instant between ``since_s`` and now: [placed, placed + unplaced].
 
         The lower end leaves out what was placed after ``since_s`` and takes tokens ``behind_steps`` back. The upper end allows for
-        ``lag_steps`` the engine may be ahead of what we have seen of its streams, and for what ended after ``since_s``.
+        ``lag_steps`` the engine may be ahead of what we have seen of its streams, and for what ended after ``since_s``. Where the engine
+        runs fewer sequences (``running``) than we know to be decoding, the youngest hold nothing: it preempts those first.
         """
         gone = sum(blocks for ended_s, blocks in self.ended if ended_s >= since_s)
         rows = np.flatnonzero(self._live[: self._used])
         if not len(rows):
             return 0.0, gone
         owners = [self._owner[int(row)] for row in rows]
-        placed = np.fromiter((lease.placed and lease.placed_s < since_s for lease in owners), dtype=bool, count=len(rows))
+        known = self._decoding(since_s, running)
+        placed = np.fromiter((lease.lease_id in known for lease in owners), dtype=bool, count=len(rows))
         for row, lease in zip(rows, owners, strict=True):
             self._fields[1, row] = self.tokens_out(lease, steps_now)
         states = self._states(rows)
@@ -271,10 +270,22 @@ class Ledger:
         high = float(blocks_held(states, lag_steps, self.block_size).sum()) - shared[1] + gone
         return max(0.0, low), max(0.0, high)
 
-    def unsettled(self, since_s: float) -> int:
-        """Leases that came or went after ``since_s``, or are not known to be placed: what makes the interval one."""
-        waiting = sum(not lease.placed or lease.placed_s >= since_s for lease in self.leases.values())
-        return waiting + sum(ended_s >= since_s for ended_s, _ in self.ended)
+    def _decoding(self, since_s: float, running: int | None) -> set[str]:
+        """Leases certain to have held blocks: placed before ``since_s``, and no more of them than the engine runs, the oldest first."""
+        known: set[str] = set()
+        room = inf if running is None else running
+        for lease in self.leases.values():  # in the order of sending
+            if lease.placed and lease.placed_s < since_s:
+                room -= lease.demand.sequences
+                if room < 0:
+                    break
+                known.add(lease.lease_id)
+        return known
+
+    def unsettled(self, since_s: float, running: int | None) -> int:
+        """Leases that came or went after ``since_s``, or are not known to hold blocks: what makes the interval one."""
+        gone = sum(ended_s >= since_s for ended_s, _ in self.ended)
+        return len(self.leases) - len(self._decoding(since_s, running)) + gone
 
     def _shared_now(self, placed: dict[int, bool]) -> tuple[float, float]:
         """Blocks counted more than once: among the placed rows, among all rows."""
