@@ -147,8 +147,11 @@ def _line(what: str, rows: Sequence[Comparison]) -> str:
     )
 
 
-def judge(soak: Soak, *, quiet_min: int) -> Verdict:
-    """Hold a soak against the rules above. Raises ValueError when it has not ended."""
+def judge(soak: Soak, *, quiet_min: int, off_share_max: float = 0.0) -> Verdict:
+    """Hold a soak against the rules above, ``off_share_max`` of the comparisons of each kind excepted.
+
+    Raises ValueError when it has not ended.
+    """
     if soak.end is None:
         raise ValueError("the soak has not ended")
     rows = [row for _, row in sorted(soak.comparisons.items())]
@@ -165,7 +168,7 @@ def judge(soak: Soak, *, quiet_min: int) -> Verdict:
         faults.append("no request completed")
     for name, kind in (("without a prefill", quiet), ("during prefills", other)):
         broken = [row for row in kind if not row.held]
-        if broken:
+        if len(broken) > off_share_max * len(kind):
             worst = max(broken, key=lambda row: abs(row.deviation_blocks) - row.running)
             faults.append(
                 f"{len(broken)} of {len(kind)} comparisons {name} are off by more than a block per request; worst {worst}"
