@@ -4,12 +4,6 @@ Formula: ``blocks(tokens) = ceil(tokens / block_size)`` (reference: vLLM keeps K
 Fails: never; a block size below one is our bug and asserts.
 """
 
-from typing import NewType
-
-Tokens = NewType("Tokens", int)
-Blocks = NewType("Blocks", int)
-Seconds = NewType("Seconds", float)
-
 
 def blocks_for_tokens(tokens: int, block_size: int) -> int:
     """KV blocks that hold ``tokens`` token slots, rounded up; zero tokens hold zero blocks."""
