@@ -66,7 +66,7 @@ async def test_connections_are_bounded_and_a_returned_one_is_handed_on() -> None
 
 
 async def test_no_place_in_time_is_a_connect_error_that_names_the_limit() -> None:
-    async with ScriptedUpstream.running(answering(OK)) as server, client(connections_max=1, connect_s_max=0.02) as upstream:
+    async with ScriptedUpstream.running(answering(OK)) as server, client(connections_max=1, connect_s_max=1.0) as upstream:
         held = await post(upstream, server)
         with pytest.raises(UpstreamError, match="connections_max=1") as caught:
             await post(upstream, server)
