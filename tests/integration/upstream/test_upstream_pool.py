@@ -120,7 +120,7 @@ async def test_a_silent_stream() -> None:
         await peer.send(CHUNKED + b"3\r\nabc\r\n")
         await peer.until_gone()
 
-    async with ScriptedUpstream.running(script) as server, client(read_idle_s_max=0.02) as upstream:
+    async with ScriptedUpstream.running(script) as server, client(read_idle_s_max=0.5) as upstream:
         response = await post(upstream, server)
         assert await response.read() == b"abc"
         with pytest.raises(UpstreamError, match="timeout"):
