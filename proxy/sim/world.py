@@ -24,36 +24,10 @@ from proxy.core.policy import Policy
 from proxy.core.replica import EngineSample, ReplicaSample
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings, FinishReason
+from proxy.sim.sim_request import SimRequest, SimResult
 from proxy.sim.step_time import StepTimeModel
 
 MODEL = "m"
-
-
-@dataclass(frozen=True, slots=True)
-class SimRequest:
-    """One request of a workload. ``output_tokens`` is where it would end by itself; ``output_tokens_max`` its cap."""
-
-    request_id: str
-    prompt_tokens: int
-    output_tokens: int
-    output_tokens_max: int | None = None
-    arrival_s: float = 0.0
-    tenant: str = "default"
-    priority: int = 0
-    block_hashes: tuple[int, ...] = ()
-    streaming: bool = True
-
-
-@dataclass(slots=True)
-class SimResult:
-    """What happened to one request. Times in seconds of the world; ``first_s`` and ``end_s`` None when shed."""
-
-    request: SimRequest
-    arrived_s: float
-    outcome: Outcome | None = None
-    first_s: float | None = None
-    end_s: float | None = None
-    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import pytest
 
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
-from proxy.sim.world import SimRequest, World, WorldSettings
+from proxy.sim.sim_request import SimRequest
+from proxy.sim.world import World, WorldSettings
 from tests.support.worlds import honest, judge, lognormal, mixed, play, pool, preemptions, wave
 
 

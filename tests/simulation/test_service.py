@@ -5,7 +5,8 @@ import random
 import pytest
 
 from proxy.core.outcome import Outcome
-from proxy.sim.world import SimRequest, World, WorldSettings
+from proxy.sim.sim_request import SimRequest
+from proxy.sim.world import World, WorldSettings
 from tests.support.worlds import EVEN_STEPS, honest, jain, judge, lognormal, play, pool, preemptions
 
 ROOMY = pool(blocks=100_000)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
 from proxy.sim.engine_requests import EngineSettings
+from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
-from proxy.sim.world import SimRequest, World, WorldSettings
+from proxy.sim.world import World, WorldSettings
 
 # Steps of one length, whatever is in them: then two runs can be compared step by step.
 EVEN_STEPS = StepTimeModel(base_s=0.01, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0)
