@@ -1,46 +1,72 @@
-"""The simulated driver: the same gate as in serving, over engine models, in virtual time.
+"""A world in virtual time: clients, engines and metrics. Whoever decides is an ``Admission`` (``sim.admission``).
 
-Decides nothing about admission: it hands the gate its events and carries out its effects, with the delays a network and a scrape have.
-Clients are open (arrivals have times) or closed (``concurrency`` of them, each sending its next request when the last one ended).
-``gated=False`` sends every request straight to a replica, round robin: plain forwarding.
+Decides nothing about admission: it lets requests arrive, steps the engines, lets scrapes and tokens travel, and keeps the books.
+Clients are open (arrivals have times) or closed (``concurrency`` of them, each sending its next request when the last one ended). A
+scrape is taken every ``scrape_s`` and arrives ``metrics_age_s`` later; ``metrics_gone_s`` is a time without any. A share of the
+requests (``bypass_ratio``) goes straight to the engines, past the admission.
 
 Deterministic: equal inputs give equal results. Fails: prefill of one replica never slows the network, and clients never cancel.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
-
-import numpy as np
+from typing import Protocol
 
 from proxy.core.book import ReplicaSpec
-from proxy.core.demand import Demand, LengthClass, PromptPart
-from proxy.core.events import Arrive, Effect, Finished, Forward, Granted, Observed, ReplicaFound, Reserve, Shed, Tick
-from proxy.core.gate import Gate
-from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome
-from proxy.core.policy import Policy
 from proxy.core.replica import EngineSample, ReplicaSample
+from proxy.sim.admission import MODEL, Admission
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings, FinishReason
 from proxy.sim.sim_request import SimRequest, SimResult
 from proxy.sim.step_time import StepTimeModel
+from proxy.sim.usage import Usage
 
-MODEL = "m"
+
+class Source(Protocol):
+    """Where requests come from."""
+
+    def next_request(self, now_s: float) -> SimRequest | None:
+        """The next request, None when there are no more. Open clients send it at its ``arrival_s``, closed ones at once."""
+        ...
+
+    def follow_up(self, request: SimRequest, now_s: float) -> SimRequest | None:
+        """What the client sends because ``request`` ended just now, at its ``arrival_s``."""
+        ...
+
+
+class Listed:
+    """A fixed list of requests, nothing following from any."""
+
+    def __init__(self, requests: Iterable[SimRequest]) -> None:
+        self._requests = iter(requests)
+
+    def next_request(self, now_s: float) -> SimRequest | None:
+        """The next of the list."""
+        del now_s
+        return next(self._requests, None)
+
+    def follow_up(self, request: SimRequest, now_s: float) -> SimRequest | None:
+        """Nothing follows."""
+        del request, now_s
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class WorldSettings:
-    """The world's constants. ``network_s`` is one way between proxy and replica."""
+    """The world's constants. ``network_s`` is one way between proxy and replica; ``until_s`` ends it whatever is open."""
 
     replicas: int = 1
     engine: EngineSettings = field(default_factory=lambda: EngineSettings(num_gpu_blocks=256, block_size=32, max_model_len=4096))
     step_time: StepTimeModel = field(default_factory=StepTimeModel)
     scrape_s: float = 0.5
+    metrics_age_s: float = 0.0
+    metrics_gone_s: tuple[float, float] = (float("inf"), float("inf"))
     network_s: float = 0.001
     concurrency: int | None = None
-    gated: bool = True
+    bypass_ratio: float = 0.0
     wait_s_max: float = 1e9
     until_s: float = 1e7
 
@@ -48,135 +74,152 @@ class WorldSettings:
 class World:
     """Runs a workload to its end."""
 
-    def __init__(self, settings: WorldSettings, policy: Policy, workload: Iterable[SimRequest]) -> None:
+    def __init__(self, settings: WorldSettings, admission: Admission, source: Source) -> None:
         self.settings = settings
         self.now_s = 0.0
+        self.admission = admission
         self.engines = {f"r{index}": Engine(settings.engine) for index in range(settings.replicas)}
-        self.gate = Gate(policy, 0.0)
         self.results: dict[str, SimResult] = {}
-        self.usage_ratios: list[float] = []
-        self.usage_ratios_queued: list[float] = []
-        self._leases: dict[str, Lease] = {}
+        self.usage = Usage()
+        self.dry_s: float | None = None  # when the source had no more requests: until then it was as busy as it should be
+        self.dry_tokens = 0
+        self._live: dict[str, SimResult] = {}
+        self._bypassing: set[str] = set()
+        self._arrived = 0
         self._stepping: set[str] = set()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
         self._turn = count()
-        self._workload: Iterator[SimRequest] = iter(workload)
+        self._source = source
         self._open = 0
-        self._tick_s = float("inf")
+        self._expected = 0  # requests that will arrive at a known time
+        admission.start(self, [self._spec(name) for name in self.engines])
         for name in self.engines:
-            spec = ReplicaSpec(
-                name, (MODEL,), settings.engine.num_gpu_blocks - 1, settings.engine.block_size, settings.engine.max_model_len,
-                settings.engine.max_num_seqs,
-            )  # fmt: skip
-            self._handle(self.gate.handle(ReplicaFound(spec), 0.0))
-            self._at(settings.scrape_s, lambda name=name: self._scrape(name))  # type: ignore[misc]
+            self.at(settings.scrape_s, lambda name=name: self._scrape(name))  # type: ignore[misc]
+
+    def _spec(self, name: str) -> ReplicaSpec:
+        engine = self.settings.engine
+        return ReplicaSpec(
+            name, (MODEL,), engine.num_gpu_blocks - 1, engine.block_size, engine.max_model_len, engine.max_num_seqs
+        )  # fmt: skip
 
     def run(self) -> "World":
-        """Go on until every request has ended."""
-        self._start_clients()
-        while self._heap and (self._open or self._waiting_arrivals()):
+        """Go on until every request has ended, or ``until_s``."""
+        if self.settings.concurrency is None:
+            self._next_open()
+        else:
+            for index in range(self.settings.concurrency):
+                # Clients of a closed loop do not all send in the same microsecond; a millisecond apart is what an event loop does.
+                self._next_closed(0.001 * (index + 1))
+        while self._heap and (self._open or self._expected):
             at_s, _, action = heapq.heappop(self._heap)
-            self.now_s = max(self.now_s, at_s)
-            if self.now_s > self.settings.until_s:
+            if at_s > self.settings.until_s:
                 break
+            self.now_s = max(self.now_s, at_s)
             action()
         return self
 
-    def _waiting_arrivals(self) -> bool:
-        return self.settings.concurrency is None and self._more
-
-    def _at(self, at_s: float, action: Callable[[], None]) -> None:
+    def at(self, at_s: float, action: Callable[[], None]) -> None:
+        """Do something at a time of this world."""
         heapq.heappush(self._heap, (at_s, next(self._serial), action))
 
     # ---- clients
 
-    def _start_clients(self) -> None:
-        self._more = True
-        if self.settings.concurrency is None:
-            self._next_open()
-        else:
-            for _ in range(self.settings.concurrency):
-                self._next_closed()
+    def _next(self) -> SimRequest | None:
+        request = self._source.next_request(self.now_s)
+        if request is None and self.dry_s is None:
+            self.dry_s, self.dry_tokens = self.now_s, self.tokens
+        return request
 
     def _next_open(self) -> None:
-        request = next(self._workload, None)
-        self._more = request is not None
+        request = self._next()
         if request is not None:
+            self._expect(request, max(self.now_s, request.arrival_s), self._next_open)
 
-            def arrive() -> None:
-                self._send(request)
-                self._next_open()
-
-            self._at(request.arrival_s, arrive)
-
-    def _next_closed(self) -> None:
-        request = next(self._workload, None)
+    def _next_closed(self, delay_s: float = 0.001) -> None:
+        request = self._next()
         if request is not None:
-            # Clients of a closed loop do not all send in the same microsecond; a millisecond apart is what an event loop does.
+            self._expect(request, self.now_s + delay_s)
+
+    def _expect(self, request: SimRequest, at_s: float, then: Callable[[], None] | None = None) -> None:
+        self._expected += 1
+
+        def arrive() -> None:
+            self._expected -= 1
             self._open += 1
-            delay = 0.001 * (self._open if self.now_s == 0.0 else 1)
-            self._at(self.now_s + delay, lambda: self._arrive(request))
+            self._arrive(request)
+            if then is not None:
+                then()
 
-    def _send(self, request: SimRequest) -> None:
-        self._open += 1
-        self._arrive(request)
+        self.at(at_s, arrive)
 
     def _arrive(self, request: SimRequest) -> None:
-        self.results[request.request_id] = SimResult(request, self.now_s)
-        if not self.settings.gated:
+        assert request.request_id not in self.results, f"request id {request.request_id!r} came twice"
+        result = self.results[request.request_id] = SimResult(request, self.now_s)
+        self._live[request.request_id] = result
+        self._arrived += 1
+        ratio = self.settings.bypass_ratio
+        if int(self._arrived * ratio) > int((self._arrived - 1) * ratio):
+            self._bypassing.add(request.request_id)
             names = list(self.engines)
-            self._deliver(request, names[next(self._turn) % len(names)])
+            self.forward(request.request_id, names[next(self._turn) % len(names)])
             return
-        demand = Demand(
-            request_id=request.request_id,
-            parts=(PromptPart(request.prompt_tokens, request.block_hashes),),
-            length_class=LengthClass(MODEL),
-            arrived_s=self.now_s,
-            deadline_s=self.now_s + self.settings.wait_s_max,
-            output_tokens_max=request.output_tokens_max,
-            tenant=request.tenant,
-            priority=request.priority,
-        )
-        self._handle(self.gate.handle(Arrive(demand, request.streaming), self.now_s))
+        wait_s = self.settings.wait_s_max if request.wait_s_max is None else request.wait_s_max
+        self.admission.arrive(request, self.now_s + wait_s)
 
     def _ended(self, request_id: str, outcome: Outcome, *, natural: bool) -> None:
-        result = self.results[request_id]
+        result = self._live.pop(request_id)
         result.outcome, result.end_s = outcome, self.now_s
         self._open -= 1
-        if self.settings.gated and self._leases.pop(request_id, None) is not None:
-            done = Finished(request_id, outcome, result.output_tokens, natural)
-            self._handle(self.gate.handle(done, self.now_s))
-        if self.settings.concurrency is not None:
+        if request_id in self._bypassing:
+            self._bypassing.discard(request_id)
+        elif result.forwarded_s is not None:
+            self.admission.ended(request_id, result.output_tokens, natural=natural)
+        following = self._source.follow_up(result.request, self.now_s)
+        if following is not None:
+            self._expect(following, max(self.now_s, following.arrival_s))
+        elif self.settings.concurrency is not None:
             self._next_closed()
 
-    # ---- gate
+    # ---- what an admission can do
 
-    def _handle(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reserve(request_id, _):
-                    self._handle(self.gate.handle(Granted(request_id), self.now_s))
-                case Forward(request_id, lease):
-                    self._leases[request_id] = lease
-                    self._deliver(self.results[request_id].request, lease.replica)
-                case Shed(request_id, refusal):
-                    self._ended(request_id, refusal.outcome, natural=False)
-                case _:
-                    pass
-        due_s = self.gate.deadline_s_next(self.now_s)
-        if due_s < self._tick_s:
-            self._tick_s = due_s
-            self._at(due_s, self._tick)
+    def forward(self, request_id: str, replica: str) -> None:
+        """Send a request on; it arrives there a moment later."""
+        result = self._live[request_id]
+        result.forwarded_s, result.replica = self.now_s, replica
+        request = result.request
 
-    def _tick(self) -> None:
-        self._tick_s = float("inf")
-        self._handle(self.gate.handle(Tick(), self.now_s))
+        def deliver() -> None:
+            self.engines[replica].add(
+                EngineRequest(
+                    request_id, request.prompt_tokens, request.output_tokens, request.output_tokens_max, request.block_hashes,
+                    request.priority, self.now_s,
+                )
+            )  # fmt: skip
+            self._wake(replica)
+
+        self.at(self.now_s + self.settings.network_s, deliver)
+
+    def shed(self, request_id: str, outcome: Outcome, retry_after_s: float | None) -> None:
+        """Answer a request without forwarding it."""
+        self._live[request_id].retry_after_s = retry_after_s
+        self._ended(request_id, outcome, natural=False)
+
+    # ---- metrics
 
     def _scrape(self, name: str) -> None:
-        engine = self.engines[name]
+        settings = self.settings
+        sampled_s = self.now_s
+        gone_from_s, gone_until_s = settings.metrics_gone_s
+        if not gone_from_s <= sampled_s < gone_until_s:
+            sample = ReplicaSample(name, sampled_s, (self._sample(self.engines[name]),))
+            self.at(sampled_s + settings.metrics_age_s, lambda: self.admission.observe(sample))
+        self.at(sampled_s + settings.scrape_s, lambda: self._scrape(name))
+
+    @staticmethod
+    def _sample(engine: Engine) -> EngineSample:
         gauges, counters = engine.gauges, engine.counters
-        sample = EngineSample(
+        return EngineSample(
             engine="0",
             kv_usage_ratio=gauges.usage_ratio,
             running=gauges.running,
@@ -185,22 +228,13 @@ class World:
             prompt_tokens_total=counters.prompt_tokens,
             generation_tokens_total=counters.generation_tokens,
         )
-        self._handle(self.gate.handle(Observed(ReplicaSample(name, self.now_s, (sample,))), self.now_s))
-        self._at(self.now_s + self.settings.scrape_s, lambda: self._scrape(name))
 
     # ---- engines
 
-    def _deliver(self, request: SimRequest, name: str) -> None:
-        def arrive() -> None:
-            self.engines[name].add(
-                EngineRequest(
-                    request.request_id, request.prompt_tokens, request.output_tokens, request.output_tokens_max,
-                    request.block_hashes, request.priority, self.now_s,
-                )
-            )  # fmt: skip
-            self._wake(name)
-
-        self._at(self.now_s + self.settings.network_s, arrive)
+    @property
+    def tokens(self) -> int:
+        """Output tokens generated so far."""
+        return sum(engine.counters.generation_tokens for engine in self.engines.values())
 
     def _wake(self, name: str) -> None:
         engine = self.engines[name]
@@ -208,51 +242,23 @@ class World:
             return
         self._stepping.add(name)
         report = engine.step()
-        self.usage_ratios.append(report.used_blocks / engine.usable_blocks)
-        if len(self.gate.queue):
-            self.usage_ratios_queued.append(self.usage_ratios[-1])
         duration_s = self.settings.step_time.seconds(report)
+        self.usage.add(name, self.now_s, duration_s, report.used_blocks / engine.usable_blocks, queued=self.admission.queued)
 
         def done() -> None:
             self._stepping.discard(name)
             self._tokens(report.sampled, report.finished)
             self._wake(name)
 
-        self._at(self.now_s + duration_s, done)
+        self.at(self.now_s + duration_s, done)
 
     def _tokens(self, sampled: Iterable[str], finished: Iterable[tuple[str, FinishReason]]) -> None:
+        progress, live = self.admission.progress, self._live
         for request_id in sampled:
-            result = self.results[request_id]
+            result = live[request_id]
             result.output_tokens += 1
             if result.first_s is None:
                 result.first_s = self.now_s
-            lease = self._leases.get(request_id)
-            if lease is not None and lease.streaming:
-                lease.output_tokens += 1
-                lease.placed = True
+            progress(request_id, result.output_tokens)
         for request_id, reason in finished:
             self._ended(request_id, Outcome.COMPLETED, natural=reason is FinishReason.STOP)
-
-    def summary(self) -> dict[str, float]:
-        """Figures of the whole run."""
-        done = [one for one in self.results.values() if one.outcome is Outcome.COMPLETED]
-        ttft = [one.first_s - one.arrived_s for one in done if one.first_s is not None]
-        tpot = [
-            (one.end_s - one.first_s) / (one.output_tokens - 1)
-            for one in done
-            if one.first_s is not None and one.end_s is not None and one.output_tokens > 1
-        ]
-        preemptions = sum(engine.counters.preemptions for engine in self.engines.values())
-        tokens = sum(one.output_tokens for one in done)
-        return {
-            "completed": len(done),
-            "shed": sum(one.outcome is not Outcome.COMPLETED for one in self.results.values()),
-            "preemptions": preemptions,
-            "elapsed_s": self.now_s,
-            "tokens_per_s": tokens / max(self.now_s, 1e-9),
-            "ttft_s_p50": float(np.percentile(ttft, 50)) if ttft else 0.0,
-            "ttft_s_p99": float(np.percentile(ttft, 99)) if ttft else 0.0,
-            "tpot_ms_p99": 1000.0 * float(np.percentile(tpot, 99)) if tpot else 0.0,
-            "kv_usage_ratio_mean": float(np.mean(self.usage_ratios)) if self.usage_ratios else 0.0,
-            "kv_usage_ratio_mean_while_queued": float(np.mean(self.usage_ratios_queued)) if self.usage_ratios_queued else 0.0,
-        }

@@ -6,9 +6,10 @@ import pytest
 
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
+from proxy.sim.admission import GateAdmission
 from proxy.sim.sim_request import SimRequest
-from proxy.sim.world import World, WorldSettings
-from tests.support.worlds import honest, judge, lognormal, mixed, play, pool, preemptions, wave
+from proxy.sim.world import Listed, World, WorldSettings
+from tests.support.worlds import gate_of, honest, judge, lognormal, mixed, play, pool, preemptions, wave
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -24,13 +25,13 @@ def test_known_lengths_preempt_nobody(kind: str, seed: int) -> None:
     replay = f"kind={kind} seed={seed}: pytest tests/simulation/test_preemptions.py -k 'known and {kind}-{seed}'"
     judge(world, replay)
     assert preemptions(world) == 0, replay
-    assert world.gate.counters.held > 0, f"nobody had to wait, so this proves nothing; {replay}"
+    assert gate_of(world).counters.held > 0, f"nobody had to wait, so this proves nothing; {replay}"
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_plain_forwarding_of_the_same_load_preempts(seed: int) -> None:
     """The load is real: without the gate the engine thrashes on it."""
-    world = play(WorldSettings(engine=pool(), concurrency=60, gated=False), lognormal(random.Random(seed), 120))
+    world = play(WorldSettings(engine=pool(), concurrency=60), lognormal(random.Random(seed), 120), gated=False)
     judge(world, f"seed={seed}")
     assert preemptions(world) > 10
 
@@ -45,7 +46,11 @@ def test_a_wave_of_small_pools_is_safe_whether_seen_or_not(streaming: bool) -> N
 
 def preempted_after_learning(seed: int, completions: int = 100) -> int:
     """Preemptions after the first ``completions`` of 350 requests with natural lengths around 150 under caps of 2,000."""
-    world = World(WorldSettings(engine=pool(), concurrency=60), Policy(), lognormal(random.Random(seed), 350, cap=2000))
+    world = World(
+        WorldSettings(engine=pool(), concurrency=60),
+        GateAdmission(Policy()),
+        Listed(lognormal(random.Random(seed), 350, cap=2000)),
+    )
     learning: list[int] = []
     ended = world._ended
 

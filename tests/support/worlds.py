@@ -1,14 +1,17 @@
 """Workloads and judges for simulated worlds. A world says how to play it again when a judge finds fault with it."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from proxy.core.gate import Gate
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
+from proxy.sim.admission import GateAdmission, PlainForwarding
 from proxy.sim.engine_requests import EngineSettings
+from proxy.sim.figures import Figures, Targets, figures_of
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
-from proxy.sim.world import World, WorldSettings
+from proxy.sim.world import Listed, World, WorldSettings
 
 # Steps of one length, whatever is in them: then two runs can be compared step by step.
 EVEN_STEPS = StepTimeModel(base_s=0.01, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0)
@@ -46,9 +49,20 @@ def mixed(rng: random.Random, count: int) -> list[SimRequest]:
     return [honest(f"q{i}", rng.randint(32, 3000), rng.randint(1, 300)) for i in range(count)]
 
 
-def play(settings: WorldSettings, workload: Sequence[SimRequest]) -> World:
-    """Run a workload to its end under the default policy."""
-    return World(settings, Policy(), workload).run()
+def play(settings: WorldSettings, workload: Iterable[SimRequest], *, gated: bool = True) -> World:
+    """Run a workload to its end, under the default policy or past any gate."""
+    return World(settings, GateAdmission(Policy()) if gated else PlainForwarding(), Listed(workload)).run()
+
+
+def gate_of(world: World) -> Gate:
+    """The gate of a world that has one."""
+    assert isinstance(world.admission, GateAdmission)
+    return world.admission.gate
+
+
+def figures(world: World) -> Figures:
+    """What ``kvgate simulate`` would print of it."""
+    return figures_of(world, Targets())
 
 
 def preemptions(world: World) -> int:
@@ -73,14 +87,8 @@ def judge(world: World, replay: str, *, shed: bool = False) -> None:
         if result.outcome is Outcome.COMPLETED:
             cap = result.request.output_tokens_max
             assert result.output_tokens == min(result.request.output_tokens, cap or result.request.output_tokens), replay
-    if world.settings.gated:
-        leases = world.gate.leases
-        assert "held=0 open=0" in repr(world.gate), replay
-        assert leases.started == leases.ended == world.gate.counters.admitted, replay
-        assert all(not book.ledger.leases for book in world.gate.fleet), replay
-
-
-def jain(shares: Iterable[float]) -> float:
-    """Jain's index of fairness: 1 when all are equal, 1/n when one has all."""
-    values = list(shares)
-    return sum(values) ** 2 / (len(values) * sum(value * value for value in values))
+    if isinstance(world.admission, GateAdmission):
+        gate = gate_of(world)
+        assert "held=0 open=0" in repr(gate), replay
+        assert gate.leases.started == gate.leases.ended == gate.counters.admitted, replay
+        assert all(not book.ledger.leases for book in gate.fleet), replay

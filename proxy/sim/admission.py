@@ -1,0 +1,206 @@
+"""Who decides in a simulated world: the real gate, or something to compare it with.
+
+``Admission`` is what a world asks of them; ``Ways`` is what they can do in it. ``GateAdmission`` is the driver of the gate that also
+serves: it hands the gate its events and carries out its effects, and decides nothing. With ``oracle`` the gate is told each request's
+true length as its cap: the upper bound for what any forecast can reach with the same rules. ``PlainForwarding`` sends everything on at
+once, round robin.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from time import perf_counter_ns
+from typing import Protocol
+
+from proxy.core.book import ReplicaSpec
+from proxy.core.demand import Demand, LengthClass, PromptPart
+from proxy.core.events import Arrive, Effect, Event, Finished, Forward, Granted, Observed, ReplicaFound, Reserve, Shed, Tick
+from proxy.core.gate import Gate
+from proxy.core.ledger import Lease
+from proxy.core.outcome import Outcome
+from proxy.core.policy import Policy
+from proxy.core.replica import ReplicaSample
+from proxy.sim.sim_request import SimRequest
+
+MODEL = "m"
+
+
+class Ways(Protocol):
+    """What an admission can do in its world."""
+
+    now_s: float
+
+    def forward(self, request_id: str, replica: str) -> None:
+        """Send a request on to a replica."""
+        ...
+
+    def shed(self, request_id: str, outcome: Outcome, retry_after_s: float | None) -> None:
+        """Answer a request without forwarding it."""
+        ...
+
+    def at(self, at_s: float, action: Callable[[], None]) -> None:
+        """Do something later."""
+        ...
+
+
+class Admission(Protocol):
+    """What a world asks of whoever decides. Times are seconds of the world."""
+
+    @property
+    def queued(self) -> int:
+        """Requests held back now."""
+        ...
+
+    def start(self, world: Ways, replicas: Sequence[ReplicaSpec]) -> None:
+        """The world begins."""
+        ...
+
+    def arrive(self, request: SimRequest, deadline_s: float) -> None:
+        """A request asks for a place."""
+        ...
+
+    def observe(self, sample: ReplicaSample) -> None:
+        """One scrape arrived; ``sample.sampled_s`` is when it was true."""
+        ...
+
+    def progress(self, request_id: str, output_tokens: int) -> None:
+        """A streamed token came through."""
+        ...
+
+    def ended(self, request_id: str, output_tokens: int, *, natural: bool) -> None:
+        """A forwarded request ended; ``natural`` when its model chose to."""
+        ...
+
+
+class GateAdmission:
+    """Drives ``proxies`` gates over the same replicas. They share nothing: each sees the others as traffic that bypasses it.
+
+    ``decisions_ns`` are the durations of the gate's calls for arrivals, in nanoseconds of the real clock: the one thing here that
+    differs from run to run, and nothing depends on it.
+    """
+
+    def __init__(self, policy: Policy, *, oracle: bool = False, proxies: int = 1) -> None:
+        assert proxies >= 1, proxies
+        self.gates = [Gate(policy, 0.0) for _ in range(proxies)]
+        self.decisions_ns: list[int] = []
+        self._oracle = oracle
+        self._turn = count()
+        self._gate_of: dict[str, Gate] = {}
+        self._leases: dict[str, Lease] = {}
+        self._tick_s = [float("inf")] * proxies
+
+    @property
+    def gate(self) -> Gate:
+        """The only gate, or the first."""
+        return self.gates[0]
+
+    @property
+    def queued(self) -> int:
+        """Requests held by any gate."""
+        return sum(len(gate.queue) for gate in self.gates)
+
+    def start(self, world: Ways, replicas: Sequence[ReplicaSpec]) -> None:
+        """Tell every gate of the replicas."""
+        self._world = world
+        for spec in replicas:
+            for gate in self.gates:
+                self._feed(gate, ReplicaFound(spec))
+
+    def arrive(self, request: SimRequest, deadline_s: float) -> None:
+        """Hand the request to the next gate in turn."""
+        gate = self.gates[next(self._turn) % len(self.gates)]
+        self._gate_of[request.request_id] = gate
+        demand = self.demand(request, deadline_s)
+        begun = perf_counter_ns()
+        effects = gate.handle(Arrive(demand, request.streaming), self._world.now_s)
+        self.decisions_ns.append(perf_counter_ns() - begun)
+        self._carry_out(gate, effects)
+
+    def demand(self, request: SimRequest, deadline_s: float) -> Demand:
+        """What serving would know of the request; the true length only for the oracle."""
+        return Demand(
+            request_id=request.request_id,
+            parts=(PromptPart(request.prompt_tokens, request.block_hashes),),
+            length_class=LengthClass(MODEL, request.tenant),
+            arrived_s=self._world.now_s,
+            deadline_s=deadline_s,
+            output_tokens_max=request.length if self._oracle else request.output_tokens_max,
+            tenant=request.tenant,
+            priority=request.priority,
+        )
+
+    def observe(self, sample: ReplicaSample) -> None:
+        """Every gate scrapes for itself."""
+        for gate in self.gates:
+            self._feed(gate, Observed(sample))
+
+    def progress(self, request_id: str, output_tokens: int) -> None:
+        """Write the stream's progress where the relay writes it."""
+        lease = self._leases.get(request_id)
+        if lease is not None and lease.streaming:
+            if not lease.placed:
+                lease.placed, lease.placed_s = True, self._world.now_s
+            lease.output_tokens = output_tokens
+
+    def ended(self, request_id: str, output_tokens: int, *, natural: bool) -> None:
+        """End the request's lease."""
+        if self._leases.pop(request_id, None) is not None:
+            learned = natural and not self._oracle
+            gate = self._gate_of.pop(request_id)
+            self._feed(gate, Finished(request_id, Outcome.COMPLETED, output_tokens, learned))
+
+    def _feed(self, gate: Gate, event: Event) -> None:
+        self._carry_out(gate, gate.handle(event, self._world.now_s))
+
+    def _carry_out(self, gate: Gate, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reserve(request_id, _):
+                    self._feed(gate, Granted(request_id))
+                case Forward(request_id, lease):
+                    self._leases[request_id] = lease
+                    self._world.forward(request_id, lease.replica)
+                case Shed(request_id, refusal):
+                    del self._gate_of[request_id]
+                    self._world.shed(request_id, refusal.outcome, refusal.retry_after_s)
+                case _:
+                    pass
+        self._set_timer(gate)
+
+    def _set_timer(self, gate: Gate) -> None:
+        index = self.gates.index(gate)
+        due_s = gate.deadline_s_next(self._world.now_s)
+        if due_s < self._tick_s[index]:
+            self._tick_s[index] = due_s
+
+            def tick() -> None:
+                if self._tick_s[index] == due_s:  # else an earlier one came in between
+                    self._tick_s[index] = float("inf")
+                    self._feed(gate, Tick())
+
+            self._world.at(due_s, tick)
+
+
+class PlainForwarding:
+    """Every request goes on at once, to each replica in turn: what clients get without a proxy that thinks."""
+
+    queued = 0
+
+    def start(self, world: Ways, replicas: Sequence[ReplicaSpec]) -> None:
+        """Remember the replicas."""
+        self._world = world
+        self._replicas = [spec.name for spec in replicas]
+        self._turn = count()
+
+    def arrive(self, request: SimRequest, deadline_s: float) -> None:
+        """Forward it."""
+        del deadline_s
+        self._world.forward(request.request_id, self._replicas[next(self._turn) % len(self._replicas)])
+
+    def observe(self, sample: ReplicaSample) -> None:
+        """It does not look."""
+
+    def progress(self, request_id: str, output_tokens: int) -> None:
+        """It does not look."""
+
+    def ended(self, request_id: str, output_tokens: int, *, natural: bool) -> None:
+        """It does not look."""
