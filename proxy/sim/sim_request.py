@@ -10,7 +10,8 @@ class SimRequest:
     """One request of a workload. ``output_tokens`` is where it would end by itself; ``output_tokens_max`` its cap.
 
     ``wait_s_max`` is how long it may wait for a place (None: as the world's settings say); ``ttft_s`` and ``tpot_s`` are what its client
-    calls good, for goodput only.
+    calls good, for goodput only. ``block_hashes`` name the prompt's full blocks, ``output_hashes`` the blocks after those that
+    its output fills, where a later turn repeats them.
     """
 
     request_id: str
@@ -26,6 +27,7 @@ class SimRequest:
     wait_s_max: float | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
+    output_hashes: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:

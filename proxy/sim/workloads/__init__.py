@@ -1,0 +1,34 @@
+"""What simulated clients send. Generators have names (``WORKLOADS``), recorded traffic has a path; ``load_workload`` takes either."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from proxy.sim.workloads.lengths import CHAT, RAG, REASONING, LengthLaw
+from proxy.sim.workloads.sampled import Sampled, Shift, Surge
+from proxy.sim.workloads.sessions import AGENT, Session, SessionLaw, Sessions
+from proxy.sim.workloads.workload import LengthStats, Workload
+
+__all__ = ["WORKLOADS", "LengthLaw", "LengthStats", "Session", "SessionLaw", "Sessions", "Workload", "load_workload"]
+
+# (seed, block size of the engines, coefficient of variation of gaps) → workload. Fixed before anything was tuned on them; see README.md.
+WORKLOADS: dict[str, Callable[[int, int, float], Workload]] = {
+    "chat": lambda seed, _, gap_cv: Sampled("chat", CHAT, seed, gap_cv),
+    "rag": lambda seed, _, gap_cv: Sampled("rag", RAG, seed, gap_cv),
+    "reasoning": lambda seed, _, gap_cv: Sampled("reasoning", REASONING, seed, gap_cv),
+    "agent": lambda seed, block_size, gap_cv: Sessions("agent", AGENT, seed, block_size, gap_cv),
+    "shift": lambda seed, _, gap_cv: Shift(
+        "shift", (Sampled("chat", CHAT, seed), Sampled("reasoning", REASONING, seed)), seed, gap_cv
+    ),
+    "surge": lambda seed, _, gap_cv: Surge("surge", CHAT, seed, gap_cv),
+}
+
+
+def load_workload(source: str | Path, seed: int, *, block_size: int = 16, gap_cv: float = 1.0) -> Workload:
+    """Return the generator of that name.
+
+    Raises ValueError for a name that is none.
+    """
+    make = WORKLOADS.get(str(source))
+    if make is None:
+        raise ValueError(f"{source}: no such workload; there are {', '.join(WORKLOADS)}")
+    return make(seed, block_size, gap_cv)
