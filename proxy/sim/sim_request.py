@@ -34,6 +34,11 @@ class SimRequest:
         """Output tokens it will really have where the context allows."""
         return self.output_tokens if self.output_tokens_max is None else min(self.output_tokens, self.output_tokens_max)
 
+    def hash_block(self, index: int) -> int:
+        """Name of the full block ``index`` of prompt and output. Raises IndexError past the blocks that have names."""
+        prompt_blocks = len(self.block_hashes)
+        return self.block_hashes[index] if index < prompt_blocks else self.output_hashes[index - prompt_blocks]
+
 
 @dataclass(slots=True)
 class SimResult:

@@ -193,7 +193,7 @@ class World:
             self.engines[replica].add(
                 EngineRequest(
                     request_id, request.prompt_tokens, request.output_tokens, request.output_tokens_max, request.block_hashes,
-                    request.priority, self.now_s,
+                    request.priority, self.now_s, hash_block=request.hash_block if request.output_hashes else None,
                 )
             )  # fmt: skip
             self._wake(replica)

@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proxy.sim.workloads.lengths import CHAT, RAG, REASONING, LengthLaw
+from proxy.sim.workloads.loops import ClosedLoop, OpenLoop
 from proxy.sim.workloads.sampled import Sampled, Shift, Surge
 from proxy.sim.workloads.sessions import AGENT, Session, SessionLaw, Sessions
 from proxy.sim.workloads.workload import LengthStats, Workload
 
-__all__ = ["WORKLOADS", "LengthLaw", "LengthStats", "Session", "SessionLaw", "Sessions", "Workload", "load_workload"]
+__all__ = [
+    "WORKLOADS", "ClosedLoop", "LengthLaw", "LengthStats", "OpenLoop", "Session", "SessionLaw", "Sessions", "Workload", "load_workload",
+]  # fmt: skip
 
 # (seed, block size of the engines, coefficient of variation of gaps) → workload. Fixed before anything was tuned on them; see README.md.
 WORKLOADS: dict[str, Callable[[int, int, float], Workload]] = {

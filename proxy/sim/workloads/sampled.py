@@ -108,14 +108,14 @@ class Shift:
     @cached_property
     def stats(self) -> LengthStats:
         """Means over the requests that arrive, of which the lighter law has more."""
-        shares = self.rate_shares
-        both = [law.stats for law in self.laws]
+        both = list(zip(self.rate_shares, (law.stats for law in self.laws), strict=True))
         return LengthStats(
-            sum(one.requests for one in both),
-            sum(share * one.prompt_tokens_mean for share, one in zip(shares, both, strict=True)),
-            sum(share * one.output_tokens_mean for share, one in zip(shares, both, strict=True)),
-            sum(share * one.token_steps_mean for share, one in zip(shares, both, strict=True)),
-            max(one.tokens_max for one in both),
+            sum(one.requests for _, one in both),
+            sum(share * one.prompt_tokens_mean for share, one in both),
+            sum(share * one.output_tokens_mean for share, one in both),
+            sum(share * one.token_steps_mean for share, one in both),
+            max(one.tokens_max for _, one in both),
+            sum(share * one.prompt_tokens_fresh_mean for share, one in both),
         )
 
     @cached_property

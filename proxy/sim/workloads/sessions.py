@@ -2,8 +2,7 @@
 
 The prompt of turn k+1 is the prompt of turn k, its reply, and what a tool or the user adds. A turn arrives a think time after the previous
 one ended, so sessions need a world that reports ends (``follow_up``); a session whose turn was shed or failed goes no further.
-Block hashes stand for content: of the system prompt's full blocks alike in all sessions, of later ones alike within a session. Replies are
-as long as drawn, whatever happens, so that every world is offered the same sessions.
+Block hashes stand for content: of the system prompt's full blocks alike in all sessions, of later ones alike within a session.
 """
 
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from proxy.sim.workloads.workload import LengthStats, length_stats
 
 STATS_SESSIONS = 2_000
 STATS_SEED = 0
+STATS_BLOCK_SIZE = 16  # vLLM's default
 # Sessions are drawn again when a later turn is asked for; those under way fit this many.
 SESSIONS_KEPT = 4096
 
@@ -73,7 +73,7 @@ class Sessions:
     @property
     def stats(self) -> LengthStats:
         """Means over the turns of a fixed sample of sessions. The system prompt is in the cache once for all, so not in the token-steps."""
-        return length_stats(sample(self.law), shared_tokens=self.law.system_tokens)
+        return length_stats(sample(self.law), block_size=STATS_BLOCK_SIZE, shared_tokens=self.law.system_tokens)
 
     @property
     def turns_mean(self) -> float:
@@ -131,6 +131,6 @@ class Sessions:
 
 @lru_cache
 def sample(law: SessionLaw) -> tuple[SimRequest, ...]:
-    """All turns of a fixed sample of sessions, without hashes: blocks as large as the context are never full."""
-    fixed = Sessions("sample", law, STATS_SEED, law.context_tokens + 1)
+    """All turns of a fixed sample of sessions."""
+    fixed = Sessions("sample", law, STATS_SEED, STATS_BLOCK_SIZE)
     return tuple(turn for serial in range(STATS_SESSIONS) for turn in fixed.session(serial).turns)

@@ -6,6 +6,7 @@ them and at whatever rate. Lengths and gaps are drawn from separate sequences, s
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from proxy.sim.sim_request import SimRequest
@@ -17,7 +18,8 @@ class LengthStats:
 
     ``token_steps_mean`` is what a request takes from a KV cache, P·L + L(L+1)/2 for prompt P and output L: it holds P + g tokens for
     one decode step at each g up to L. Prompt tokens that all requests share are not in P there. ``tokens_max`` is the context that
-    the requests weighed need.
+    the requests weighed need. ``prompt_tokens_fresh_mean`` are prompt tokens outside the full blocks that came before in the order of
+    the workload: what even an endless prefix cache has to compute.
     """
 
     requests: int
@@ -25,6 +27,12 @@ class LengthStats:
     output_tokens_mean: float
     token_steps_mean: float
     tokens_max: int
+    prompt_tokens_fresh_mean: float
+
+    @property
+    def prefix_hit_ratio_max(self) -> float:
+        """Share of prompt tokens that an endless prefix cache would have had: the ceiling for any routing."""
+        return 1.0 - self.prompt_tokens_fresh_mean / self.prompt_tokens_mean
 
     def requests_per_step(self, kv_tokens: float) -> float:
         """Most requests per decode step that a cache of ``kv_tokens`` can carry: λ·E[w] ≤ M (Dong and Cao, arXiv 2604.11001).
@@ -77,15 +85,20 @@ class Workload(Protocol):
         ...
 
 
-def length_stats(requests: Iterable[SimRequest], *, shared_tokens: int = 0) -> LengthStats:
+def length_stats(requests: Iterable[SimRequest], *, block_size: int = 16, shared_tokens: int = 0) -> LengthStats:
     """Weigh requests. ``shared_tokens`` of each prompt are in the cache once for all of them. Raises ValueError when there is none."""
-    count = prompts = outputs = steps = tokens_max = 0
+    count = prompts = outputs = steps = tokens_max = cached = 0
+    seen: set[int] = set()
     for one in requests:
         count += 1
         prompts += one.prompt_tokens
         outputs += one.length
         steps += (one.prompt_tokens - shared_tokens) * one.length + one.length * (one.length + 1) // 2
         tokens_max = max(tokens_max, one.prompt_tokens + (one.length if one.output_tokens_max is None else one.output_tokens_max))
+        # As the engine counts a hit: whole blocks from the front, never the prompt's last token.
+        hit = sum(1 for _ in takewhile(seen.__contains__, one.block_hashes))
+        cached += min(hit * block_size, (one.prompt_tokens - 1) // block_size * block_size)
+        seen.update(one.block_hashes, one.output_hashes)
     if not count:
         raise ValueError("a workload without requests has no lengths")
-    return LengthStats(count, prompts / count, outputs / count, steps / count, tokens_max)
+    return LengthStats(count, prompts / count, outputs / count, steps / count, tokens_max, (prompts - cached) / count)
