@@ -186,6 +186,7 @@ class RequestRecord:
     count_source: CountSource | None
     reroutes: int = 0
     ttft_target_s: float | None = None  # the class's, where it has one
+    tpot_target_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,12 @@ class ReplicaState:
     preemptions_total: int = 0
     sample_age_s: float | None = None
     steps_per_s: float | None = None
+    step_s: float | None = None  # forecast of a step at this moment's load, prefill aside; None: nothing measured yet
+    prefill_token_s: float | None = None
+    prefill_tokens: float | None = None
+    prefill_tokens_max: float | None = None
+    seats: int | None = None
+    engine_queue: float | None = None
     binding: str = ""
 
 

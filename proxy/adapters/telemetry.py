@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from proxy import __version__
 from proxy.core.outcome import Mode
 from proxy.core.replica import ReplicaPhase
+from proxy.core.saturation import Binding
 from proxy.ports import ProcessState, RequestRecord
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -85,6 +86,12 @@ class _StateCollector(Collector):
             ("kvgate_replica_engine_waiting", "Requests waiting in the engine", "waiting"),
             ("kvgate_replica_sample_age_seconds", "Age of the last measurement", "sample_age_s"),
             ("kvgate_replica_steps_per_second", "Decode steps", "steps_per_s"),
+            ("kvgate_replica_step_seconds", "Forecast of a step at this moment's load, prefill aside", "step_s"),
+            ("kvgate_replica_prefill_token_seconds", "Learned time that one more prefill token takes", "prefill_token_s"),
+            ("kvgate_replica_prefill_tokens", "Prompt tokens sent and not yet prefilled", "prefill_tokens"),
+            ("kvgate_replica_prefill_tokens_max", "Bound of the prefill backlog", "prefill_tokens_max"),
+            ("kvgate_replica_seats", "Sequences the engine runs at most, told or learned", "seats"),
+            ("kvgate_replica_engine_queue", "Sequences that wait in the engine ahead of whoever is sent next", "engine_queue"),
             ("kvgate_replica_enforced", "0 where kvgate only observes", "enforced"),
         )
         for name, text, attribute in gauges:
@@ -99,6 +106,13 @@ class _StateCollector(Collector):
             for phase in ReplicaPhase:
                 phases.add_metric((one.name, phase.value), float(phase.value == one.phase))
         yield phases
+        bindings = GaugeMetricFamily(
+            "kvgate_replica_binding", "1 for the limit that the last request looked at met", labels=("replica", "binding")
+        )
+        for one in state.replicas:
+            for binding in Binding if one.binding else ():
+                bindings.add_metric((one.name, binding.value), float(binding.value == one.binding))
+        yield bindings
 
 
 def _labelled(name: str, text: str, label: str, values: dict[str, float] | dict[str, int], *, counter: bool = False) -> Metric:
@@ -121,8 +135,12 @@ class PrometheusTelemetry:
             "kvgate_reroutes", "Requests sent to another replica before the first byte", registry=self.registry
         )
         self._tokens = Counter("kvgate_tokens", "Tokens of finished requests", ("kind",), registry=self.registry)
-        self._targets = Counter(
-            "kvgate_ttft_targets", "First tokens beside the class's target", ("traffic_class", "met"), registry=self.registry
+        targets = ("traffic_class", "met")
+        self._ttft_targets = Counter(
+            "kvgate_ttft_targets", "First tokens beside the class's target", targets, registry=self.registry
+        )
+        self._tpot_targets = Counter(
+            "kvgate_tpot_targets", "Streams beside the class's TPOT target", targets, registry=self.registry
         )
         self._wait = self._histogram("kvgate_queue_wait_seconds", "Wait for a place", SECONDS)
         self._ttft = self._histogram("kvgate_ttft_seconds", "Arrival to first token, queue included", SECONDS)
@@ -144,10 +162,10 @@ class PrometheusTelemetry:
             self._wait.labels(name).observe(record.queue_wait_s)
         if record.ttft_s is not None:
             self._ttft.labels(name).observe(record.ttft_s)
-            if record.ttft_target_s is not None:
-                self._targets.labels(name, "yes" if record.ttft_s <= record.ttft_target_s else "no").inc()
+            _beside(self._ttft_targets, name, record.ttft_s, record.ttft_target_s)
         if record.tpot_s is not None:
             self._tpot.labels(name).observe(record.tpot_s)
+            _beside(self._tpot_targets, name, record.tpot_s, record.tpot_target_s)
         self._total.labels(name).observe(record.total_s)
         if record.prompt_tokens_reported:
             self._tokens.labels("prompt").inc(record.prompt_tokens_reported)
@@ -163,6 +181,11 @@ class PrometheusTelemetry:
     def exposition(self) -> tuple[bytes, bytes]:
         """Content type and text."""
         return CONTENT_TYPE_LATEST.encode(), generate_latest(self.registry)
+
+
+def _beside(counter: Counter, traffic_class: str, measured_s: float, target_s: float | None) -> None:
+    if target_s is not None:
+        counter.labels(traffic_class, "yes" if measured_s <= target_s else "no").inc()
 
 
 def _line(record: RequestRecord) -> str:

@@ -131,6 +131,7 @@ CLASS = Section(
         "weight": Key("weight", number(0.01, 1000), "a share of zero would never be served"),
         "deadline": Key("deadline_s", duration("10ms", "24h"), "a request must have started by then"),
         "ttft": Key("ttft_s", duration("1ms", "1h"), "it is a target for the first token"),
+        "tpot": Key("tpot_s", duration("100us", "1m"), "it is a target per output token"),
     },
 )
 

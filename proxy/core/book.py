@@ -19,7 +19,7 @@ from proxy.core.curves import Curves, cap_ends
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
-from proxy.core.ledger import PREFILL_DELAY_STEPS, CurveCache, Ledger
+from proxy.core.ledger import PREFILL_DELAY_STEPS, CurveCache, Lease, Ledger
 from proxy.core.pacing import REACH_MIN
 from proxy.core.reconcile import Reconciler
 from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, aggregate
@@ -72,7 +72,7 @@ class Book:
         self.clock = StepClock(now_s)
         self.reconciler = Reconciler()
         self.feedback = feedback
-        self.saturation = Saturation(spec.sequences_max)
+        self.saturation = Saturation(spec.sequences_max, self.ledger, spec.usable_blocks)
         self.phase = ReplicaPhase.SERVING
         self.measured_blocks: float | None = None
         self.waiting: int | None = None
@@ -125,17 +125,13 @@ class Book:
     def _binding(self, demand: Demand, headroom_ratio: float, now_s: float) -> Binding:
         if self.phase is not ReplicaPhase.SERVING or not self.fits_alone(demand):
             return Binding.UNAVAILABLE
+        if self.saturation.wedge.closed(len(self.ledger.leases), now_s):
+            return Binding.WEDGED
         if not self.ledger.leases and self.reconciler.bias_blocks < 1.0:
             return Binding.NONE
         if now_s < self.feedback.burst_until_s:
             return Binding.BURST
-        other = self.saturation.binding(
-            sequences=demand.sequences,
-            sequences_held=self.ledger.sequences,
-            prompt_tokens=demand.prompt_tokens,
-            prefill_tokens=self.ledger.prefill_tokens_unplaced(),
-            now_s=now_s,
-        )
+        other = self.saturation.binding(demand, now_s)
         if other is not Binding.NONE:
             return other
         if headroom_ratio < 0.0 and (self.ledger.leases or not self._foreign_only_fits(demand)):
@@ -184,6 +180,19 @@ class Book:
         """KV token-time of a demand in blocks × steps."""
         return float((curves.mean * self.grid.widths).sum())
 
+    # ---- leases
+
+    def add(self, lease: Lease) -> None:
+        """Book a lease that was just reserved."""
+        self.ledger.add(lease)
+        self.saturation.targets.add(lease)
+
+    def remove(self, lease_id: str, now_s: float) -> None:
+        """A lease ended; one of an earlier epoch is not here any more."""
+        lease = self.ledger.remove(lease_id, now_s)
+        if lease is not None:
+            self.saturation.targets.remove(lease)
+
     # ---- what the engine says
 
     def observe(self, sample: ReplicaSample, now_s: float) -> int:
@@ -193,13 +202,13 @@ class Book:
             return 0
         preemptions = self._count_deltas(engine, sample.sampled_s)
         self.waiting, self.running = engine.waiting, engine.running
-        self.saturation.observe(engine, now_s)
         since_s = (sample.sampled_s if sample.asked_s is None else sample.asked_s) - LAG_STEPS / self.clock.rate_per_s
         ours = bool(self.ledger.leases) or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
         if preemptions and ours:  # of traffic that bypasses us they say nothing about our margin
             self.feedback.preempted(preemptions, now_s)
         self.clock.advance(now_s, self.ledger.leases.values())
         self._infer_placement(engine, now_s)
+        self.saturation.observe(engine, now_s, sample.sampled_s)
         if engine.kv_usage_ratio is not None:
             self.measured_blocks = self._used_blocks(engine.kv_usage_ratio)
             self._compare(engine, now_s, sample.sampled_s, since_s)
@@ -283,6 +292,7 @@ class Book:
     def new_epoch(self) -> None:
         """The engine restarted: leases, bias and shared blocks of the old one are gone."""
         self.ledger.clear()
+        self.saturation.new_epoch()
         self.reconciler.new_epoch()
         self._last = None
         self.measured_blocks = None

@@ -56,6 +56,8 @@ class Demand:
     tenant_weight: float = 1.0
     priority: int = 0  # higher first
     body_bytes: int = 0
+    ttft_s: float | None = None  # target from arrival to the first token; None: no target
+    tpot_s: float | None = None  # target per output token after the first
     shares_prefix: bool = True  # False: the engine looks up no prefix for it (prompt_logprobs, echo)
 
     @property

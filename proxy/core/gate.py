@@ -180,7 +180,7 @@ class Gate:
     def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         """Forward at once by least outstanding requests; count what enforcing would have done on the shadow ledger."""
         demand = event.demand
-        serving = [book for book in books if book.phase is ReplicaPhase.SERVING] or books
+        serving = [book for book in books if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged] or books
         if not serving:
             self._shed(demand.request_id, self.shedding.no_replica(demand), effects)
             return

@@ -39,7 +39,7 @@ class OpenLeases:
     def start(self, request_id: str, opened: Open) -> None:
         """Book a lease on its replica's ledger."""
         assert request_id not in self._open, request_id
-        self._fleet.books[opened.lease.replica].ledger.add(opened.lease)
+        self._fleet.books[opened.lease.replica].add(opened.lease)
         self._open[request_id] = opened
         self.started += 1
 
@@ -66,5 +66,5 @@ class OpenLeases:
         self.ended += 1
         book = self._fleet.books.get(lease.replica)
         if book is not None:
-            book.ledger.remove(lease.lease_id, self.now_s)
+            book.remove(lease.lease_id, self.now_s)
         effects.append(Release(lease.replica, lease.lease_id))

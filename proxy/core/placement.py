@@ -40,7 +40,7 @@ class Blocked:
 
     def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
         """Keep the nearest miss."""
-        if binding is Binding.UNAVAILABLE:
+        if binding in {Binding.UNAVAILABLE, Binding.WEDGED}:
             return  # it does not wait for this one
         self.curves[book.spec.name] = verdict.curves
         if verdict.headroom_ratio > self.headroom_ratio or self.binding is Binding.UNAVAILABLE:

@@ -80,6 +80,7 @@ class TrafficClass:
     weight: float = 1.0
     deadline_s: float | None = None  # None: queue.wait_s_max alone bounds the wait
     ttft_s: float | None = None  # None: no target
+    tpot_s: float | None = None  # None: no target
 
 
 DEFAULT_CLASS = TrafficClass("default")

@@ -14,6 +14,7 @@ class ReplicaPhase(StrEnum):
     SERVING = "serving"
     UNREACHABLE = "unreachable"
     DRAINING = "draining"
+    WEDGED = "wedged"  # serving, by every look at it, but nothing moves (core.wedge): only shown, no book is put into it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,42 @@
-"""Limits of a replica other than KV blocks: sequence slots, prefill backlog, and the engine's own queue.
+"""Limits of a replica other than KV blocks: a standstill, sequence slots, the engine's own queue, prefill backlog, and TPOT targets.
 
 A request waiting inside the engine can be neither reordered, rerouted nor shed, so none should wait there.
 
-*Seats.* ``max_num_seqs`` where it is configured or told; else learned: the most seen running is a floor; running while requests wait for
-capacity with KV to spare is a ceiling, forgotten after ``CEILING_LIFE_S`` so that a wrong one does not stay.
-*Prefill backlog.* Prompt tokens sent and not yet placed stay below a few steps' worth; one request is always let through.
-*Engine queue.* Two scrapes in a row with requests waiting for capacity close the replica until one without.
+*Standstill.* ``core.wedge``: a replica that does nothing gets nothing.
+*Seats.* ``max_num_seqs`` where it is configured or told; else learned: the most seen running is a floor; what runs, unchanged over two
+scrapes, while requests wait that were not just sent, with room in KV and in the token budget, is a ceiling, forgotten after
+``CEILING_LIFE_S`` so that a wrong one does not stay. Sequences of others count; n takes n.
+*Engine queue.* Whoever waits inside goes first: of ours those sent longer ago than their prefill should take, of the others' (and our own
+preempted) the part that our share of the sequences makes. The replica takes nobody until as many of ours have ended.
+*Prefill.* The backlog stays below ``BACKLOG_STEPS`` steps' token budget (learned), and below half the least TTFT target of those on the
+replica; one request is always let through. One with a TTFT target of its own goes only where its forecast holds, unless it would miss
+the target even with nothing ahead: then waiting cannot help.
+*TPOT.* The outlook of the step time (``core.step_time``) with the candidate stays below the least TPOT target among it and those running.
+Targets below what a sequence alone would see are left out: no admission could meet them.
 
 Fails: engines before 0.20 do not say why requests wait; LoRA or grammar waits then close the replica as well.
 """
 
 from enum import StrEnum
+from math import inf
 
+from proxy.core.demand import Demand
+from proxy.core.ledger import Ledger
 from proxy.core.replica import EngineSample
+from proxy.core.step_time import StepTime, StepWindow
+from proxy.core.step_watch import StepWatch
+from proxy.core.targets import Targets, prefill_per_step
+from proxy.core.units import blocks_for_tokens
+from proxy.core.wedge import Wedge
 
-PREFILL_TOKENS_MAX = 8192  # one to four engine steps' token budget: enough that no step starves
+BACKLOG_STEPS = 4.0  # enough that no step starves between two looks at the queue
+TTFT_BACKLOG_SHARE = 0.5  # of the least target: room for whoever has that target and comes next
 KV_SPARE_RATIO = 0.9
+BUDGET_SPARE_RATIO = 0.8
 CEILING_LIFE_S = 60.0
 WAITING_SAMPLES = 2
+FRESH_S = 0.1  # from our sending to the engine's queue and its next step, beside the prefill ahead
+DEBT_MIN = 0.5
 
 
 class Binding(StrEnum):
@@ -27,31 +46,103 @@ class Binding(StrEnum):
     KV = "kv"
     SEATS = "seats"
     PREFILL = "prefill"
+    TPOT = "tpot"
     ENGINE_QUEUE = "engine_queue"
     PACING = "pacing"
     BURST = "preemption_burst"
+    WEDGED = "wedged"
     UNAVAILABLE = "unavailable"
 
 
 class Saturation:
-    """What the last samples say of a replica's other limits."""
+    """A replica's other limits, from its scrapes and from the leases on it."""
 
-    def __init__(self, sequences_max: int | None) -> None:
+    def __init__(self, sequences_max: int | None, ledger: Ledger, usable_blocks: int) -> None:
         self.sequences_max = sequences_max
         self.sequences_floor = 0
+        self.step_time = StepTime()
+        self.targets = Targets()
+        self.wedge = Wedge()
+        self._ledger = ledger
+        self._usable_blocks = usable_blocks
         self._ceiling: tuple[int, float] | None = None
         self._waiting_samples = 0
+        self._foreign = (0, 0)  # sequences of others at the last two scrapes: the lesser counts, since ours come and go meanwhile
+        self._debt = 0.0
+        self._debt_ended = 0
+        self._unexpected = 0
+        self._running_last: int | None = None
+        self._steps = StepWatch(ledger, usable_blocks)
 
-    def observe(self, sample: EngineSample, now_s: float) -> None:
-        """Take in one engine's gauges."""
-        waiting = sample.waiting_capacity if sample.waiting_capacity is not None else sample.waiting
-        self._waiting_samples = self._waiting_samples + 1 if waiting else 0
-        if sample.running is None:
-            return
-        self.sequences_floor = max(self.sequences_floor, sample.running)
-        spare = sample.kv_usage_ratio is not None and sample.kv_usage_ratio < KV_SPARE_RATIO
-        if spare and self._waiting_samples >= WAITING_SAMPLES and sample.running >= self.sequences_floor > 0:
-            self._ceiling = (sample.running, now_s)
+    def new_epoch(self) -> None:
+        """The engine restarted, perhaps with other settings. How fast the machine is remains known."""
+        self.targets.clear()
+        self.wedge = Wedge()
+        self.step_time.interrupted()
+        self._steps.forget()
+        self.sequences_floor, self._ceiling, self._waiting_samples = 0, None, 0
+        self._foreign, self._debt = (0, 0), 0.0
+
+    # ---- what the engine says
+
+    def observe(self, sample: EngineSample, now_s: float, sampled_s: float) -> None:
+        """Take in one engine's gauges and counters of the instant ``sampled_s``."""
+        streamed = sum(lease.output_tokens for lease in self._ledger.leases.values())
+        self.wedge.observe(sample, sampled_s, leases=len(self._ledger.leases), streamed_tokens=streamed)
+        backlog = self.backlog_tokens(now_s)
+        window = self._steps.window(
+            sample, sampled_s, backlog_tokens=backlog, prefill_outlook=self.targets.prefill_outlook,
+            token_budget=self.step_time.token_budget,
+        )  # fmt: skip
+        if window is None:
+            self.step_time.interrupted()
+        else:
+            self.step_time.observe(window)
+        self._observe_queue(sample, sampled_s, now_s)
+        if sample.running is not None:
+            self._observe_seats(sample, window, now_s)
+
+    def _observe_queue(self, sample: EngineSample, sampled_s: float, now_s: float) -> None:
+        """Who waits in the engine, beside those that were just sent."""
+        waiting = (sample.waiting if sample.waiting_capacity is None else sample.waiting_capacity) or 0
+        grace_s = FRESH_S + self._prefill_s(self.backlog_tokens(now_s))
+        unplaced = [lease for lease in self.targets.unplaced(now_s) if lease.sent_s <= sampled_s]
+        fresh = sum(lease.demand.sequences for lease in unplaced if lease.sent_s > sampled_s - grace_s)
+        ours_waiting = sum(lease.demand.sequences for lease in unplaced)
+        self._unexpected = max(0, waiting - fresh)
+        overdue = min(ours_waiting - fresh, self._unexpected)
+        everybody = max((sample.running or 0) + (sample.waiting or 0), self._ledger.sequences, 1)
+        share = self._ledger.sequences / everybody
+        self._debt = overdue + share * max(0, waiting - ours_waiting)
+        self._debt_ended = self.targets.sequences_ended
+
+    def _observe_seats(self, sample: EngineSample, window: StepWindow | None, now_s: float) -> None:
+        running = sample.running or 0
+        self._foreign = (self._foreign[1], max(0, running + (sample.waiting or 0) - self._ledger.sequences))
+        again = running == self._running_last
+        self._running_last = running
+        self._waiting_samples = 0 if not self._unexpected else self._waiting_samples + 1 if again else 1
+        self.sequences_floor = max(self.sequences_floor, running)
+        full = self._waiting_samples >= WAITING_SAMPLES and running >= self.sequences_floor > 0
+        if full and self._kv_spare(sample, now_s) and self._budget_spare(window, now_s):
+            self._ceiling = (running, now_s)
+
+    def _kv_spare(self, sample: EngineSample, now_s: float) -> bool:
+        """Whether the pool has room for the largest prompt of ours that may be waiting for it."""
+        if sample.kv_usage_ratio is None:
+            return False
+        largest = max((lease.demand.prompt_tokens_longest for lease in self.targets.unplaced(now_s)), default=0)
+        need = blocks_for_tokens(largest + 1, self._ledger.block_size) / max(1, self._usable_blocks)
+        return sample.kv_usage_ratio + need < KV_SPARE_RATIO
+
+    def _budget_spare(self, window: StepWindow | None, now_s: float) -> bool:
+        """Whether steps had room for more prefill. Where no step was seen: whether what waits would fit into one."""
+        budget = self.step_time.token_budget
+        if window is None or window.steps < 1.0:
+            return self.backlog_tokens(now_s) < budget
+        return (window.prefill_tokens + window.output_tokens) / window.steps < BUDGET_SPARE_RATIO * budget
+
+    # ---- limits
 
     def seats(self, now_s: float) -> int | None:
         """Sequences the engine runs at most; None when not known."""
@@ -61,13 +152,90 @@ class Saturation:
             return max(self._ceiling[0], self.sequences_floor)
         return None
 
-    def binding(self, *, sequences: int, sequences_held: int, prompt_tokens: int, prefill_tokens: int, now_s: float) -> Binding:
-        """Whether one of these limits keeps out a request of ``sequences`` sequences and ``prompt_tokens``."""
+    @property
+    def foreign_sequences(self) -> int:
+        """Sequences in the engine that are not ours, at least."""
+        return min(self._foreign)
+
+    @property
+    def queue_debt(self) -> float:
+        """Sequences that wait inside the engine and go before anybody we might send."""
+        return max(0.0, self._debt - (self.targets.sequences_ended - self._debt_ended))
+
+    def backlog_tokens(self, now_s: float) -> float:
+        """Prefill work ahead of whoever is sent now, in tokens."""
+        budget = self.step_time.token_budget
+        full_s = self.step_s(budget)
+        return self.targets.backlog_tokens(now_s, budget / full_s if full_s > 0.0 else 0.0)
+
+    def backlog_tokens_max(self) -> float:
+        """Bound of the backlog in tokens."""
+        bound = BACKLOG_STEPS * self.step_time.token_budget
+        budget, full_s = self.step_time.token_budget, self.step_s(self.step_time.token_budget)
+        if self.targets.ttft_s_min < inf and full_s > 0.0:
+            bound = min(bound, TTFT_BACKLOG_SHARE * self.targets.ttft_s_min / full_s * budget)
+        return bound
+
+    def ttft_s_forecast(self, demand: Demand, now_s: float, *, cached_tokens: int = 0, backlog: bool = True) -> float:
+        """Seconds from arrival to the first token of a request sent now; ``backlog`` False: with no prefill ahead of it.
+
+        A lower bound then: a request for which it exceeds its target misses it for certain. While nothing was measured it is what has
+        passed since its arrival.
+        """
+        ahead = self.backlog_tokens(now_s) if backlog else 0.0
+        own = max(1, demand.prompt_tokens - cached_tokens)
+        return now_s - demand.arrived_s + self._prefill_s(ahead + own)
+
+    def binding(self, demand: Demand, now_s: float) -> Binding:
+        """Which of these limits keeps ``demand`` out."""
+        held = self._ledger.sequences
         seats = self.seats(now_s)
-        if seats is not None and sequences_held and sequences_held + sequences > seats:
+        if seats is not None and held and held + self.foreign_sequences + demand.sequences > seats:
             return Binding.SEATS
-        if self._waiting_samples >= WAITING_SAMPLES and sequences_held:
+        if held and self.queue_debt >= DEBT_MIN:
             return Binding.ENGINE_QUEUE
-        if prefill_tokens and prefill_tokens + prompt_tokens > PREFILL_TOKENS_MAX:
+        if self._prefill_binds(demand, now_s):
             return Binding.PREFILL
+        if held and self._tpot_binds(demand):
+            return Binding.TPOT
         return Binding.NONE
+
+    def _prefill_binds(self, demand: Demand, now_s: float) -> bool:
+        backlog = self.backlog_tokens(now_s)
+        if backlog <= 0.0:
+            return False
+        if backlog + demand.prompt_tokens > self.backlog_tokens_max():
+            return True
+        target_s = demand.ttft_s
+        if target_s is None or self.ttft_s_forecast(demand, now_s) <= target_s:
+            return False
+        return self.ttft_s_forecast(demand, now_s, backlog=False) <= target_s
+
+    def _tpot_binds(self, demand: Demand) -> bool:
+        model, targets = self.step_time, self.targets
+        wanted_s = demand.tpot_s
+        if wanted_s is None and targets.tpot_s_min() == inf:
+            return False
+        alone_s = model.step_s(sequences=1.0, kv_tokens=demand.prompt_tokens)
+        target_s = targets.tpot_s_min(alone_s)
+        if wanted_s is not None and wanted_s >= alone_s:
+            target_s = min(target_s, wanted_s)
+        if target_s == inf:
+            return False
+        sequences = self._ledger.sequences + self.foreign_sequences + demand.sequences
+        if sequences > model.sequences_known:
+            return True
+        prefill = targets.prefill_outlook + prefill_per_step(demand, targets.output_tokens_mean)
+        kv_tokens = float(self._ledger.total.mean.max()) * self._ledger.block_size + demand.prompt_tokens
+        steps = targets.output_tokens_mean
+        outlook_s = model.outlook_s(sequences=sequences, kv_tokens=kv_tokens, prefill_tokens=prefill, steps=steps)
+        return outlook_s > target_s
+
+    def _prefill_s(self, tokens: float) -> float:
+        kv_tokens = float(self._ledger.total.mean[0]) * self._ledger.block_size
+        return self.step_time.prefill_s(tokens, sequences=self._ledger.sequences, kv_tokens=kv_tokens)
+
+    def step_s(self, prefill_tokens: float) -> float:
+        """Forecast seconds of a step that feeds ``prefill_tokens`` beside what is here now; 0 while nothing was measured."""
+        kv_tokens = float(self._ledger.total.mean[0]) * self._ledger.block_size
+        return self.step_time.step_s(sequences=self._ledger.sequences, kv_tokens=kv_tokens, prefill_tokens=prefill_tokens)

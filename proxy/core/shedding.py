@@ -131,5 +131,6 @@ class Shedding:
 
     def wait_s(self, books: Iterable[Book], priority: int | None = None) -> float:
         """Forecast wait in seconds of a request at the end of its band, of the whole queue where no priority is given."""
-        rate = sum(book.spec.usable_blocks * book.clock.rate_per_s for book in books if book.phase is ReplicaPhase.SERVING)
+        moving = [book for book in books if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
+        rate = sum(book.spec.usable_blocks * book.clock.rate_per_s for book in moving)
         return self._queue.charge_ahead(priority) / max(rate, 1e-9)

@@ -71,7 +71,7 @@ def replica_state(services: Services, watcher: ReplicaWatcher, *, history: bool)
     found: dict[str, Any] = {
         "name": watcher.name,
         "url": watcher.policy.url,
-        "phase": watcher.phase,
+        "phase": watcher.phase_seen,
         "fault": watcher.fault,
         "facts": None if watcher.facts is None else asdict(watcher.facts),
     }
@@ -95,6 +95,12 @@ def replica_state(services: Services, watcher: ReplicaWatcher, *, history: bool)
             "running": book.running,
             "waiting": book.waiting,
             "steps_per_s": book.clock.rate_per_s,
+            "seats": book.saturation.seats(now_s),
+            "engine_queue": book.saturation.queue_debt,
+            "prefill_tokens": book.saturation.backlog_tokens(now_s),
+            "prefill_tokens_max": book.saturation.backlog_tokens_max(),
+            "step_time": repr(book.saturation.step_time),
+            "moved_s_ago": None if book.saturation.wedge.moved_s is None else now_s - book.saturation.wedge.moved_s,
             "binding": book.binding_last,
             "age_s": book.sample_age_s(now_s),
         }

@@ -264,4 +264,5 @@ class Calls:
             count_source=counted.source if counted is not None else None,
             reroutes=admission.reroutes if admission is not None else 0,
             ttft_target_s=intake.traffic_class.ttft_s,
+            tpot_target_s=intake.traffic_class.tpot_s,
         )

@@ -112,5 +112,7 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         tenant_weight=policy.tenants.weight_of(intake.tenant) * intake.traffic_class.weight,
         priority=intake.traffic_class.priority,
         body_bytes=len(intake.body),
+        ttft_s=intake.traffic_class.ttft_s,
+        tpot_s=intake.traffic_class.tpot_s,
         shares_prefix=call.shares_prefix,
     )

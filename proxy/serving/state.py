@@ -44,11 +44,12 @@ def process_state(services: Services) -> ProcessState:
 def _replica_state(services: Services, watcher: ReplicaWatcher, now_s: float) -> ReplicaState:
     book = services.dispatcher.gate.fleet.books.get(watcher.name)
     if book is None:
-        return ReplicaState(watcher.name, watcher.phase, enforced=False)
+        return ReplicaState(watcher.name, watcher.phase_seen, enforced=False)
     low, high = book.ledger.held_interval(book.clock.steps, 0.0)
+    saturation = book.saturation
     return ReplicaState(
         name=watcher.name,
-        phase=watcher.phase,
+        phase=watcher.phase_seen,
         enforced=book.spec.enforced,
         usable_blocks=book.spec.usable_blocks,
         forecast_peak_blocks=book.peak_blocks(None, now_s),
@@ -63,5 +64,11 @@ def _replica_state(services: Services, watcher: ReplicaWatcher, now_s: float) ->
         preemptions_total=book.feedback.preemptions_total,
         sample_age_s=book.sample_age_s(now_s),
         steps_per_s=book.clock.rate_per_s,
+        step_s=saturation.step_s(0.0) if saturation.step_time.learned else None,
+        prefill_token_s=saturation.step_time.prefill_token_s if saturation.step_time.learned else None,
+        prefill_tokens=saturation.backlog_tokens(now_s),
+        prefill_tokens_max=saturation.backlog_tokens_max(),
+        seats=saturation.seats(now_s),
+        engine_queue=saturation.queue_debt,
         binding=book.binding_last,
     )

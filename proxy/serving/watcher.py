@@ -2,7 +2,8 @@
 
 A replica is *probing* until its first answer, *serving* while scrapes come, *unreachable* after ``FAILURES_MAX`` failed ones in a row
 (ones that are only late count while nothing else is heard of it for ``LATE_S_MAX``);
-then it is probed again every ``PROBE_S`` and used at once when it answers. What a probe found becomes the gate's ``ReplicaSpec``:
+then it is probed again every ``PROBE_S`` and used at once when it answers. One that answers and does nothing is shown as *wedged*
+(``core.wedge``). What a probe found becomes the gate's ``ReplicaSpec``:
 
 - no block count anywhere: it cannot be budgeted, so it is only observed, and the report says what to set;
 - several engines behind one URL: its metrics describe none of them, so it is only observed;
@@ -92,6 +93,12 @@ class ReplicaWatcher:
         self._nudge = asyncio.Event()
         self._heard_s = dispatcher.clock.now_s()  # when it last answered or one of our streams on it went on
         self._streamed = 0
+        self._wedged = False
+
+    @property
+    def phase_seen(self) -> ReplicaPhase:
+        """The phase, and of a serving replica whether it does anything."""
+        return ReplicaPhase.WEDGED if self.phase is ReplicaPhase.SERVING and self._wedged else self.phase
 
     def suspect(self) -> None:
         """A request failed on it: look at once instead of at the next interval."""
@@ -155,7 +162,17 @@ class ReplicaWatcher:
         self._several(sample)
         self._tell(Observed(replace(sample, replica=self.name)))
         self._compare(sample)
+        self._look_for_standstill()
         return True
+
+    def _look_for_standstill(self) -> None:
+        book = self._dispatcher.gate.fleet.books.get(self.name)
+        wedged = book is not None and book.saturation.wedge.wedged
+        if wedged and not self._wedged:
+            log.error("replica.wedged replica=%s running=%s waiting=%s", self.name, book and book.running, book and book.waiting)
+        if self._wedged and not wedged:
+            log.warning("replica.moves_again replica=%s", self.name)
+        self._wedged = wedged
 
     def _several(self, sample: ReplicaSample) -> None:
         """Whether the URL balances over several engines shows only after a while, and may end again."""

@@ -126,6 +126,8 @@ class GateAdmission:
             output_tokens_max=request.length if self._oracle else request.output_tokens_max,
             tenant=request.tenant,
             priority=request.priority,
+            ttft_s=request.ttft_s,
+            tpot_s=request.tpot_s,
         )
 
     def observe(self, sample: ReplicaSample) -> None:

@@ -56,6 +56,8 @@ def demand(
     body_bytes: int = 0,
     model: str = "m",
     shares_prefix: bool = True,
+    ttft_s: float | None = None,
+    tpot_s: float | None = None,
 ) -> Demand:
     """One request; ``parts`` overrides ``prompt`` and ``hashes``."""
     return Demand(
@@ -71,6 +73,8 @@ def demand(
         priority=priority,
         body_bytes=body_bytes,
         shares_prefix=shares_prefix,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
     )
 
 
@@ -119,7 +123,7 @@ def book(model: SurvivalModel | None = None, *, z: float = 2.0, now_s: float = 0
 def lease_of(one: Demand, to: Book, *, streaming: bool = True, now_s: float = 0.0) -> Lease:
     """Book a lease for ``one``, as the gate does; return it."""
     lease = Lease(one.request_id, one, to.spec.name, to.output_tokens_max(one), now_s, to.clock.steps, streaming)
-    to.ledger.add(lease)
+    to.add(lease)
     return lease
 
 

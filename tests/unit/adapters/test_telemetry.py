@@ -11,6 +11,7 @@ from proxy.adapters.telemetry import PrometheusTelemetry
 from proxy.core.demand import CountSource
 from proxy.core.outcome import Mode, Outcome
 from proxy.core.replica import ReplicaPhase
+from proxy.core.saturation import Binding
 from proxy.ports import ProcessState, ReplicaState, RequestRecord
 
 RECORD = RequestRecord(
@@ -65,6 +66,23 @@ def test_a_finished_request_moves_what_it_should(telemetry: PrometheusTelemetry)
         assert seen[f"kvgate_{name}_seconds_count", ("default",)] == 1.0
         assert seen[f"kvgate_{name}_seconds_sum", ("default",)] == total
     assert seen["kvgate_request_seconds_count", ("default",)] == 2.0
+
+
+def test_targets_are_counted_met_and_missed(telemetry: PrometheusTelemetry) -> None:
+    for ttft_target_s, tpot_target_s in ((0.5, 0.02), (0.4, 0.01), (None, None)):
+        telemetry.request_finished(replace(RECORD, ttft_target_s=ttft_target_s, tpot_target_s=tpot_target_s))
+    seen = values(telemetry)
+    for name in ("ttft", "tpot"):
+        assert {met: seen[f"kvgate_{name}_targets_total", (met, "default")] for met in ("yes", "no")} == {"yes": 1.0, "no": 1.0}
+
+
+def test_one_limit_binds_at_a_time() -> None:
+    telemetry = PrometheusTelemetry(lambda: replace(STATE, replicas=(replace(KNOWN, binding="tpot", seats=8),)))
+    seen = values(telemetry)
+    bound = {labels[0]: value for (name, labels), value in seen.items() if name == "kvgate_replica_binding"}
+    assert {binding for binding, value in bound.items() if value} == {"tpot"}
+    assert set(bound) == {binding.value for binding in Binding}
+    assert seen["kvgate_replica_seats", ("a:1",)] == 8.0
 
 
 def test_the_state_is_read_when_it_is_asked_for(telemetry: PrometheusTelemetry) -> None:

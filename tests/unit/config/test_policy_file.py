@@ -32,7 +32,7 @@ def test_ten_lines_are_enough() -> None:
         """
         replicas: [http://a:8000/v1, {url: "https://b/llm/", name: b, max_num_seqs: 32, api_key_env: B_KEY, headers: {X-Zone: "1"}}]
         classes:
-          - {name: chat, match: {headers: {X-Class: chat}, model: "llama*"}, priority: 10, ttft: 500ms, deadline: 10s}
+          - {name: chat, match: {headers: {X-Class: chat}, model: "llama*"}, priority: 10, ttft: 500ms, tpot: 40ms, deadline: 10s}
           - {name: bulk, priority: -1, weight: 0.5}
         queue: {wait_max: 2m, bytes_max: 1GiB}
         tenants: {from: user, weights: {acme: 2}}
@@ -46,7 +46,9 @@ def test_ten_lines_are_enough() -> None:
         ReplicaPolicy("https://b/llm", "b", sequences_max=32, api_key_env="B_KEY", headers=(("x-zone", "1"),)),
     )
     chat, bulk = policy.classes
-    assert chat == TrafficClass("chat", Match("llama*", None, (("x-class", "chat"),)), 10, 1.0, deadline_s=10.0, ttft_s=0.5)
+    assert chat == TrafficClass(
+        "chat", Match("llama*", None, (("x-class", "chat"),)), 10, 1.0, deadline_s=10.0, ttft_s=0.5, tpot_s=0.04
+    )
     assert bulk == TrafficClass("bulk", priority=-1, weight=0.5)  # it matches everything, so no default class follows
     assert policy.queue == Queue(wait_s_max=120.0, bytes_max=1024 * MIB)
     assert policy.tenants.sources == (TenantSource.USER,)

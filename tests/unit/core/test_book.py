@@ -7,7 +7,8 @@ import pytest
 
 from proxy.core.demand import Demand
 from proxy.core.replica import ReplicaPhase, aggregate
-from proxy.core.saturation import PREFILL_TOKENS_MAX, Binding
+from proxy.core.saturation import BACKLOG_STEPS, Binding
+from proxy.core.step_time import TOKEN_BUDGET_START
 from proxy.core.survival import SurvivalModel
 from tests.support.builders import book, demand, engine_sample, knows_lengths, lease_of, scrape
 
@@ -86,7 +87,7 @@ def test_each_other_limit_says_its_name() -> None:
     lease_of(demand("a", copies=2), seats)
     assert seats.verdict(demand("b"), 0.0).binding is Binding.SEATS
     prefill = book(usable=10_000, context=100_000)
-    lease_of(demand("a", prompt=PREFILL_TOKENS_MAX), prefill)
+    lease_of(demand("a", prompt=int(BACKLOG_STEPS * TOKEN_BUDGET_START)), prefill)
     assert prefill.verdict(demand("b"), 0.0).binding is Binding.PREFILL
 
 
@@ -147,7 +148,7 @@ def test_foreign_traffic_takes_its_room() -> None:
     lease_of(demand("a"), here)
     assert here.verdict(demand("b", prompt=600), 0.0).fits
     for at in range(1, 20):
-        here.observe(scrape("r0", at, engine_sample(usage=0.9, running=5)), float(at))
+        here.observe(scrape("r0", at, engine_sample(usage=0.9, running=5, generated=100.0 * at)), float(at))
     assert here.verdict(demand("b", prompt=600), 19.0).binding is Binding.KV
 
 
