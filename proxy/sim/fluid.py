@@ -1,9 +1,10 @@
 """The most that any policy can get out of given engines for a workload: a fluid bound, no simulation.
 
-Formula, per replica, for prompts P, outputs L and token-steps w = Σ over a request's steps of the KV tokens it holds:
+Formula, per replica, for prompts P, of which F are in no earlier prompt, outputs L, and token-steps w = Σ over a request's steps of the KV
+tokens it holds:
 
-    n       = min( usable tokens · E[L] / E[w],  max_num_seqs,  max_num_batched_tokens · E[L] / (E[P] + E[L] − 1) )
-    step_s  = base + decode · n · (1 − 1/E[L]) + kv · n · E[w] / E[L] + prefill · E[P] · n / E[L]
+    n       = min( usable tokens · E[L] / E[w],  max_num_seqs,  max_num_batched_tokens · E[L] / (E[F] + E[L] − 1) )
+    step_s  = base + decode · n · (1 − 1/E[L]) + kv · n · E[w] / E[L] + prefill · E[F] · n / E[L]
     requests/s = n / (E[L] · step_s)        tokens/s = n / step_s
 
 A request takes L steps: one feeds the prompt's end and yields the first token, L − 1 decode; it holds P, P + 1, …, P + L − 1 tokens, so
@@ -11,8 +12,8 @@ E[w] = E[P·L + L(L − 1)/2] (``LengthStats.token_steps_mean`` counts L(L + 1)/
 depends on n, and n is what the cache, the seats or the token budget can carry on average (λ·E[w] ≤ M: Dong and Cao, arXiv 2604.11001), so
 no order and no foresight beats it. Regimes: long outputs are bound by the cache, short prompts by seats, long prompts by the budget.
 
-Fails: it is not a bound where requests share prefixes (they prefill less), nor for a policy that serves only the cheap ones. Part-filled
-blocks, chunked prompts and the ends of a run cost a few per cent that it does not count.
+Fails: it is no bound for a policy that serves only the cheap requests, nor where running ones share more than what all share. Part-filled
+blocks, chunked prompts and the ends of a run cost a few per cent that it does not count; prefixes are taken as always found.
 """
 
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ class MeanLengths(Protocol):
     """Means over a workload's requests, tokens; outputs are cut at the cap. ``LengthStats`` of the workloads is one."""
 
     @property
-    def prompt_tokens_mean(self) -> float:
-        """E[P]."""
+    def prompt_tokens_fresh_mean(self) -> float:
+        """E[F]: prompt tokens that even an endless prefix cache has to compute."""
         ...
 
     @property
@@ -53,7 +54,7 @@ class Fluid:
 
 def fluid_bound(engine: EngineSettings, step_time: StepTimeModel, lengths: MeanLengths) -> Fluid:
     """Bound of one replica. Raises ValueError for outputs shorter than one token on average."""
-    prompt, output = lengths.prompt_tokens_mean, lengths.output_tokens_mean
+    prompt, output = lengths.prompt_tokens_fresh_mean, lengths.output_tokens_mean
     if output < 1.0:
         raise ValueError(f"output_tokens_mean={output}: every request yields at least one token")
     token_steps = lengths.token_steps_mean - output

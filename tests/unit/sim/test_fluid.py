@@ -22,7 +22,7 @@ class Equal:
     output: int
 
     @property
-    def prompt_tokens_mean(self) -> float:
+    def prompt_tokens_fresh_mean(self) -> float:
         return float(self.prompt)
 
     @property
