@@ -1,6 +1,7 @@
 """Finds out what a replica is: bounded control requests, and the capability probe of reference vllm.md §10.3.
 
-Order: /health, /version, /v1/models, /metrics (whole, filtered, then over several fresh connections), /server_info.
+Order: /health, /version, /v1/models, /metrics (whole, filtered, then over several fresh connections), /server_info; then the model's own
+config.json, where the engine's folder or the local Hugging Face cache has it.
 /v1/models decides whether this is a server at all; everything else may be absent and then stays None, with a warning where it costs
 the operator something. Never raises anything but ReplicaUnreachableError.
 
@@ -18,6 +19,7 @@ from urllib.parse import quote
 
 import httpx
 
+from proxy.adapters.model_config import read_model_layers
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts
 from proxy.ports import Clock, ReplicaUnreachableError
@@ -158,6 +160,7 @@ async def probe_replica(http: ControlHttp, judge: EpochJudge, *, kv_blocks: int 
         scrapes.append(read_scrape(answer.body if answer.status == 200 else b""))
     new_epoch = _judge_burst(judge, scrapes)
     server = await _ask_server_info(http)
+    layers = await asyncio.to_thread(read_model_layers, models.root)
     facts = assemble(
         Seen(
             url=http.base_url,
@@ -169,6 +172,7 @@ async def probe_replica(http: ControlHttp, judge: EpochJudge, *, kv_blocks: int 
             scrape=whole,
             several=judge.several,
             kv_blocks=kv_blocks,
+            layers=layers,
         )
     )
     return Probed(facts, scrape_path, new_epoch)

@@ -77,7 +77,7 @@ def open_tokenizer(
     """
     # rayon's threads would come on top of the pool's, and warn after a fork
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    folder = _folder(path_or_name)
+    folder = model_folder(path_or_name)
     config = _read_json(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config |= _read_json(folder / "special_tokens_map.json")  # older folders keep special tokens there
@@ -106,7 +106,8 @@ def open_tokenizer(
     )
 
 
-def _folder(path_or_name: str) -> Path:
+def model_folder(path_or_name: str) -> Path:
+    """A model's folder: the one given, or that of a name in the local Hugging Face cache. Raises TokenizerLoadError."""
     path = Path(path_or_name).expanduser()
     if path.is_dir():
         return path

@@ -6,6 +6,8 @@ A value that was not seen is None, never zero: a usage metric that is missing or
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from proxy.core.kv_shape import PLAIN_LAYOUT, KvLayout
+
 
 class ReplicaPhase(StrEnum):
     """Where a replica is in its life as kvgate sees it."""
@@ -34,6 +36,7 @@ class ReplicaFacts:
     prefix_caching: bool = True
     sequences_max: int | None = None  # max_num_seqs where /server_info tells it
     kv_cache_size_tokens: int | None = None
+    kv_layout: KvLayout = PLAIN_LAYOUT  # how tokens become blocks, from the model's layers and the engine's own account
     several_engines_behind: bool = False  # one URL balances over several servers: only observed
     warnings: tuple[str, ...] = ()
 

@@ -41,11 +41,40 @@ def warn_blocks_differ(configured: int, reported: int) -> str:
     )
 
 
-def warn_odd_capacity(reported: int, expected: int) -> str:
-    """``kv_cache_size_tokens`` does not match blocks × block size, both per engine in tokens."""
+def warn_odd_capacity(told: int, plain: int, doubt: str | None) -> str:
+    """A request as long as the context takes ``told`` blocks by the engine's account, ``plain`` in one full-attention group.
+
+    ``doubt`` is what the model's config.json says to it; None: it could not be read.
+    """
+    read = f"its config.json does not explain it ({doubt})" if doubt else "its config.json is not where kvgate runs"
     return (
-        f"kv_cache_size_tokens is {reported:,} but blocks × block size gives {expected:,} tokens per engine: the model keeps several KV"
-        " groups (hybrid attention), so a token's cost in blocks is fitted from measurements; expect cautious admission at first."
+        f"by kv_cache_size_tokens a request of full length takes {told:,} KV blocks, not {plain:,}: the model keeps several KV groups"
+        f" (hybrid attention) and {read}. What a token costs is fitted from measurements; expect cautious admission at first. For exact"
+        " counts put the model's folder, or at least its config.json, where the engine says it loaded it from."
+    )
+
+
+def warn_larger_capacity(told: int, plain: int, one_group: bool) -> str:
+    """A request as long as the context takes fewer blocks than one full-attention group would need."""
+    shape = f"takes {told:,} KV blocks, fewer than the {plain:,} of block_size"
+    if one_group and told > 0 and plain // told > 1:
+        factor = round(plain / told)
+        return (
+            f"by kv_cache_size_tokens a request of full length {shape}: each block seems to hold {factor} block sizes (decode context"
+            f" parallelism). kvgate counts too many blocks until the replica's policy key block_size is set to {factor} times vLLM's."
+        )
+    return (
+        f"by kv_cache_size_tokens a request of full length {shape}: the model keeps only a window of its tokens, and its config.json does"
+        " not say so where kvgate can read it. Long requests are counted in full: put the config.json where the engine says it loaded"
+        " the model from."
+    )
+
+
+def warn_layers_unknown(doubt: str) -> str:
+    """A config.json that is not understood, on an engine that does not tell what a request takes."""
+    return (
+        f"the model's config.json describes layers that kvgate cannot place ({doubt}), and this vLLM does not tell kv_cache_size_tokens"
+        " (0.24 and later do). What a token costs is fitted from measurements; admission is very cautious at first. Upgrade vLLM."
     )
 
 
@@ -73,6 +102,8 @@ def describe(facts: ReplicaFacts, kv_blocks_override: int | None) -> list[str]:
         lines.append("  load: running and waiting requests are measured, KV usage is not; own accounting for blocks")
     else:
         lines.append(f"  load: measured by {facts.usage_metric}{_null_block_note(facts)}")
+    if not facts.kv_layout.plain:
+        lines.append(f"  {_groups(facts)}")
     if facts.sequences_max is None:
         lines.append("  sequence slots: not reported; learned while serving")
     else:
@@ -93,6 +124,16 @@ def _pool(facts: ReplicaFacts, kv_blocks_override: int | None) -> str:
     tokens = f" = {usable * facts.block_size:,} tokens" if facts.block_size else ""
     engines = "1 engine" if facts.engines == 1 else f"{facts.engines} engines, separate pools"
     return f"KV cache: {blocks:,} blocks{size} ({source}), {engines}; usable per engine {usable:,}{tokens}"
+
+
+def _groups(facts: ReplicaFacts) -> str:
+    if facts.kv_layout.fitted:
+        return "KV groups: several, of unknown kinds; what a token costs is learned while serving"
+    kinds = [
+        f"{each.count} {each.kind.attention}" + (f" of {each.kind.span_tokens:,} tokens" if each.kind.span_tokens else "")
+        for each in facts.kv_layout.groups
+    ]
+    return f"KV groups: {' + '.join(kinds)}, each with blocks of its own for every request"
 
 
 def _null_block_note(facts: ReplicaFacts) -> str:

@@ -6,9 +6,11 @@ What is absent or of the wrong type is None. A configured pool size goes before 
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.core.kv_shape import KvLayout
 from proxy.core.replica import ReplicaFacts
-from proxy.core.units import blocks_for_tokens
 from proxy.wire import report
+from proxy.wire.kv_layout import CacheSizes, choose_layout
+from proxy.wire.model_layers import ModelLayers
 from proxy.wire.vllm_metrics import CacheConfig, Scrape, read_cache_config, usage_lookalikes, version_pair
 
 
@@ -81,6 +83,7 @@ class Seen:
     scrape: Scrape
     several: bool
     kv_blocks: int | None
+    layers: ModelLayers | None = None  # None: no config.json could be read
 
 
 def assemble(seen: Seen) -> ReplicaFacts:
@@ -88,6 +91,7 @@ def assemble(seen: Seen) -> ReplicaFacts:
     cache = read_cache_config(seen.metrics_text)
     sized = _merge(cache, seen.server)
     engines = len(seen.scrape.engines) if seen.scrape.has_stats else seen.server.engines or 1
+    layout, layout_warnings = _layout(seen, sized, engines)
     return ReplicaFacts(
         url=seen.url,
         models=seen.models.names,
@@ -99,13 +103,15 @@ def assemble(seen: Seen) -> ReplicaFacts:
         model_root=seen.models.root,
         usage_metric=seen.scrape.usage_metric,
         log_stats=seen.scrape.has_stats,
-        prefix_caching=_prefix_caching(sized.prefix_caching, seen.version),
+        prefix_caching=layout.prefix_caching,
         sequences_max=seen.server.sequences_max,
         kv_cache_size_tokens=sized.kv_cache_size_tokens,
+        kv_layout=layout,
         several_engines_behind=seen.several,
         warnings=(
             *_warn_metrics(seen, sized),
-            *_warn_sizes(seen, cache, sized, engines),
+            *_warn_sizes(seen, cache, sized),
+            *layout_warnings,
             *_warn_server(seen),
         ),
     )
@@ -140,21 +146,20 @@ def _warn_metrics(seen: Seen, sized: CacheConfig) -> list[str]:
     return warnings
 
 
-def _warn_sizes(seen: Seen, cache: CacheConfig | None, sized: CacheConfig, engines: int) -> list[str]:
+def _layout(seen: Seen, sized: CacheConfig, engines: int) -> tuple[KvLayout, tuple[str, ...]]:
+    blocks = sized.num_gpu_blocks // engines if sized.num_gpu_blocks else None
+    caching = _prefix_caching(sized.prefix_caching, seen.version)
+    sizes = CacheSizes(sized.block_size, blocks, seen.models.context_tokens_max, sized.kv_cache_size_tokens, caching)
+    return choose_layout(seen.layers, sizes)
+
+
+def _warn_sizes(seen: Seen, cache: CacheConfig | None, sized: CacheConfig) -> list[str]:
     warnings = []
     if seen.kv_blocks and sized.num_gpu_blocks and seen.kv_blocks != sized.num_gpu_blocks:
         warnings.append(report.warn_blocks_differ(seen.kv_blocks, sized.num_gpu_blocks))
     if seen.scrape.has_stats and not seen.kv_blocks and not sized.num_gpu_blocks:
         missing = "vllm:cache_config_info tells no number of blocks" if cache else "vllm:cache_config_info is missing"
         warnings.append(report.warn_no_blocks(missing))
-    if sized.num_gpu_blocks and sized.block_size and sized.kv_cache_size_tokens:
-        # vLLM: int(blocks ÷ blocks of one full-length request × context), so a context that ends inside a block lowers it.
-        expected = sized.num_gpu_blocks // engines * sized.block_size
-        context = seen.models.context_tokens_max
-        if context:
-            expected = expected * context // (blocks_for_tokens(context, sized.block_size) * sized.block_size)
-        if abs(sized.kv_cache_size_tokens - expected) > max(sized.block_size, expected // 50):
-            warnings.append(report.warn_odd_capacity(sized.kv_cache_size_tokens, expected))
     return warnings
 
 
