@@ -71,7 +71,7 @@ class Gate:
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in one event; return what is to be done about it, in order."""
         effects = self._effects
-        self.leases.now_s = now_s
+        self.leases.now_s = self.queue.now_s = now_s
         match event:
             case Arrive():
                 self._arrive(event, now_s, effects)
@@ -80,7 +80,7 @@ class Gate:
             case Observed() | ReplicaFound() | ReplicaChanged():
                 self._replica_event(event, now_s, effects)
             case Tick():
-                self._expire(now_s, effects)
+                self._review(now_s, effects)
             case _:
                 assert_never(event)
         if self.fleet.rebuild_when_due(now_s):
@@ -166,15 +166,13 @@ class Gate:
     def _enqueue(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         demand = entry.demand
         exceeded, displaced = self.queue.exceeds(demand), self.queue.displaceable(demand)
-        refusal = self.shedding.too_late(entry, books, now_s)
         if exceeded is not None and displaced is None:
-            refusal = self.shedding.queue_full(exceeded, books)
-        if refusal is not None:
-            self._shed(demand.request_id, refusal, effects)
+            self._shed(demand.request_id, self.shedding.queue_full(exceeded, books), effects)
             return
         for worse in displaced or ():
             self._shed(worse.demand.request_id, self.shedding.displaced(books, demand), effects)
         self.counters.held += 1
+        entry.promised = self.shedding.promises(entry, books, now_s)
         self.queue.push(entry)
 
     def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
@@ -213,7 +211,8 @@ class Gate:
             return
         books = self.fleet.fresh(now_s)
         while (choice := self.placement.next_choice(books, now_s)) is not None:
-            self.queue.remove(choice.entry.demand.request_id)
+            self.queue.remove(choice.entry.demand.request_id, admitted=True)
+            self.shedding.forecast.learn(choice.entry, now_s)
             self._reserve(choice, now_s, effects)
 
     def _reserve(self, choice: Choice, now_s: float, effects: list[Effect]) -> None:
@@ -283,10 +282,18 @@ class Gate:
             return
         self.queue.push(Waiting(demand, now_s, opened.lease.streaming, opened.charge, 0.0, excluded), front=True)
 
-    def _expire(self, now_s: float, effects: list[Effect]) -> None:
+    def _review(self, now_s: float, effects: list[Effect]) -> None:
+        """Shed whose deadline has come; promise a place to those standing by where that can be done by now, or shed them too."""
         for entry in self.queue.expired(now_s):
+            self.shedding.forecast.learn(entry, now_s)
             books = self.fleet.of_model(entry.demand.length_class.model)
             self._shed(entry.demand.request_id, self.shedding.timed_out(entry, books, now_s), effects)
+        for entry in self.queue.standing_by():
+            books = self.fleet.of_model(entry.demand.length_class.model)
+            if self.shedding.promises(entry, books, now_s):
+                self.queue.promise(entry)
+            elif (refusal := self.shedding.too_late(entry, books, now_s)) is not None:
+                self._shed(entry.demand.request_id, refusal, effects)
 
     def _shed(self, request_id: str, refusal: Refusal, effects: list[Effect]) -> None:
         self.queue.remove(request_id)

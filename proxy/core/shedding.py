@@ -1,27 +1,31 @@
 """What is answered without being forwarded, and when a retry is worth its while.
 
 As early as it is certain: what can never fit (its prompt exceeds the context, or its prompt and one token every pool), what a full queue
-has no room for, what a higher band displaces, what cannot start before its deadline, and what waited until it.
+has no room for, what a higher band displaces, what will not start before its deadline, and what waited until it.
 
-Forecast wait (seconds), the drain rate of all replicas that serve the model taken together:
+Promises. A request that must wait gets a promise when, at the end of the promised line (``core.wait_forecast``: ``W`` seconds ahead, ``s``
+the margin that the gate's own past forecasts ask for), it will start in time:
 
-    wait = block-steps queued ahead / sum over replicas (usable blocks * steps per second)
+    W + s <= latest start - now
 
-It is a lower bound: pools are never quite full, and the head itself waits for somebody to end. ``too_late`` sheds only where
-``CERTAINTY`` times that bound misses the deadline. Fails: with a cold step clock the rate is a guess; nothing is shed as too late
-until it was measured.
+Promised ones go first, so a promise is not taken back for a newcomer; one that cannot be made at once is looked for again for
+``STANDBY_RATIO`` of the time it has, and then the request is shed. (Without the difference nobody's fate is certain under overload: with
+one line for all, whoever is shed would be served about as likely as whoever is kept, because each new head is at its last moment.)
+
+Fails: with a cold step clock the rate is a guess; nothing is shed as too late until it was measured, and everybody is promised a place.
 """
 
 from collections.abc import Iterable
-from math import ceil
+from math import ceil, inf
 
 from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import ReplicaPhase
+from proxy.core.wait_forecast import WaitForecast
 from proxy.core.wait_queue import Waiting, WaitQueue
 
-CERTAINTY = 0.7  # of the forecast wait: pools run at about this share of the ideal drain rate at worst
+STANDBY_RATIO = 0.05  # of the time it has: a burst that ends within it is weathered, and who is refused learns so at once
 RETRY_S_MIN = 1.0
 RETRY_NO_REPLICA_S = 2.0  # health checks come every second or so
 
@@ -30,6 +34,7 @@ class Shedding:
     """Builds refusals; decides those that follow from the request, the pools and the queue alone."""
 
     def __init__(self, queue: WaitQueue, reroutes_max: int) -> None:
+        self.forecast = WaitForecast(queue)
         self._queue = queue
         self._reroutes_max = reroutes_max
 
@@ -87,19 +92,27 @@ class Shedding:
             retry_after_s=self._retry_s(books),
         )  # fmt: skip
 
-    def too_late(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal | None:
-        """The forecast says that it cannot start before its deadline."""
+    def promises(self, entry: Waiting, books: Iterable[Book], now_s: float) -> bool:
+        """Whether a request that must wait can be promised to start in time. Notes the forecast, and how long it stands by if not."""
         pool = list(books)
-        if not any(book.clock.measured for book in pool):
+        wait_s = self.forecast.wait_s(entry, pool)
+        left_s = entry.start_by_s - now_s
+        measured = any(book.clock.measured for book in pool)
+        promised = not measured or wait_s + self.forecast.margin_s(wait_s) <= left_s
+        entry.forecast_s, entry.forecast_at_s = wait_s, now_s
+        if entry.standby_until_s == inf:
+            entry.standby_until_s = now_s + STANDBY_RATIO * left_s
+        return promised
+
+    def too_late(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal | None:
+        """It stood by for long enough and no promise could be made."""
+        if entry.promised or now_s < entry.standby_until_s or entry.forecast_s is None:
             return None
-        wait_s = self.wait_s(pool, entry.demand.priority)
-        left_s = entry.demand.deadline_s - now_s
-        if CERTAINTY * wait_s <= left_s:
-            return None
-        message = f"The forecast wait of {wait_s:.1f} s exceeds what is left until the deadline ({left_s:.1f} s)."
+        wait_s, left_s = entry.forecast_s, entry.demand.deadline_s - now_s
+        message = f"The forecast wait of {wait_s:.1f} s leaves no certainty of a start before the deadline, {left_s:.1f} s away."
         return Refusal(
             Outcome.QUEUE_TIMEOUT, gate="queue.wait_max", message=message, measured=round(wait_s, 3), limit=round(left_s, 3),
-            unit="s", policy_key="queue.wait_max", queue_position=len(self._queue) + 1, retry_after_s=max(RETRY_S_MIN, wait_s),
+            unit="s", policy_key="queue.wait_max", queue_position=len(self._queue), retry_after_s=self._retry_s(books),
         )  # fmt: skip
 
     def timed_out(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
@@ -127,10 +140,4 @@ class Shedding:
         )  # fmt: skip
 
     def _retry_s(self, books: Iterable[Book]) -> float:
-        return max(RETRY_S_MIN, self.wait_s(books))
-
-    def wait_s(self, books: Iterable[Book], priority: int | None = None) -> float:
-        """Forecast wait in seconds of a request at the end of its band, of the whole queue where no priority is given."""
-        moving = [book for book in books if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
-        rate = sum(book.spec.usable_blocks * book.clock.rate_per_s for book in moving)
-        return self._queue.charge_ahead(priority) / max(rate, 1e-9)
+        return max(RETRY_S_MIN, self.forecast.queue_s(books))

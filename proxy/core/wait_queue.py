@@ -1,9 +1,9 @@
 """Who waits in kvgate, and in which order they are offered room.
 
-Order: bands by priority, higher first; within a band tenants by virtual token-time (least served per weight first); within a tenant by
-deadline, then by arrival. A tenant that comes back from idleness starts at the least virtual time of those waiting, or where nobody waits
-at that of whoever was served last, so it can claim no credit for its absence (the rule of virtual token counters, reference
-algorithms.md §4). The charge is the request's forecast KV
+Order: bands by priority, higher first; within a band tenants by virtual token-time (least served per weight first); within a tenant
+those with a promise before those standing by (``core.shedding``), then by latest start, then by arrival. A tenant that comes back from
+idleness starts at the least virtual time of those waiting, or where nobody waits at that of whoever was served last, so it can claim no
+credit for its absence (the rule of virtual token counters, reference algorithms.md §4). The charge is the request's forecast KV
 token-time in block-steps, taken at admission and settled at its end.
 
 Bounds: requests, prompt tokens and body bytes; the caller asks ``exceeds`` before pushing. Fails: strict priority can starve a low
@@ -11,69 +11,16 @@ band for as long as the higher ones fill the pools; deadlines end that wait with
 """
 
 import heapq
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from math import inf
 
+from proxy.core.bands import Ahead, Band, TenantLine
 from proxy.core.demand import Demand
-from proxy.core.ledger import CurveCache
+from proxy.core.drain import DrainMeter
+from proxy.core.waiting import Reservation, Waiting, sort_key
 
-
-@dataclass(slots=True)
-class Reservation:
-    """Where a head that does not fit is to start: a replica, a step of its clock, and the blocks that will be spare beside it."""
-
-    replica: str
-    step: float
-    spare_blocks: float
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """One request in the queue. ``charge_block_steps`` and ``peak_blocks`` are forecasts made at arrival."""
-
-    demand: Demand
-    enqueued_s: float
-    streaming: bool = False
-    charge_block_steps: float = 0.0
-    peak_blocks: float = 0.0
-    excluded: set[str] = field(default_factory=set)  # replicas that failed this request
-    curves: CurveCache = field(default_factory=dict)
-    reservation: Reservation | None = None
-    sequence: int = 0
-
-    @property
-    def sort_key(self) -> tuple[float, int]:
-        """Deadline, then arrival."""
-        return self.demand.deadline_s, self.sequence
-
-
-@dataclass(slots=True)
-class _Tenant:
-    weight: float = 1.0
-    virtual: float = 0.0
-    waiting: list[Waiting] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Band:
-    """Tenants of one priority. ``clock`` is the virtual time of whoever was served last; ``charge`` sums those waiting."""
-
-    tenants: dict[str, _Tenant] = field(default_factory=dict)
-    clock: float = 0.0
-    charge: float = 0.0
-
-    def start(self) -> float:
-        """Where a tenant begins that comes, or comes back from idleness: no credit for its absence."""
-        return min((tenant.virtual for tenant in self.tenants.values() if tenant.waiting), default=self.clock)
-
-    def tenant(self, name: str) -> _Tenant:
-        """The tenant's account, opened where it has none."""
-        found = self.tenants.get(name)
-        if found is None:
-            found = self.tenants[name] = _Tenant(virtual=self.start())
-        return found
+__all__ = ["Reservation", "WaitQueue", "Waiting"]
 
 
 class WaitQueue:
@@ -86,7 +33,11 @@ class WaitQueue:
         self.tokens = 0
         self.bytes = 0
         self.peak_blocks = 0.0
-        self._bands: dict[int, _Band] = {}
+        self.now_s = 0.0  # of the event being handled
+        self.drain = DrainMeter()
+        self._deadlines: list[tuple[float, int, Waiting]] = []
+        self._standing_by: dict[str, Waiting] = {}
+        self._bands: dict[int, Band] = {}
         self._by_id: dict[str, Waiting] = {}
         self._sequence = 0
 
@@ -115,40 +66,93 @@ class WaitQueue:
         assert demand.request_id not in self._by_id, demand.request_id
         self._sequence += 1
         entry.sequence = -self._sequence if front else self._sequence
-        band = self._bands.setdefault(demand.priority, _Band())
+        band = self._bands.setdefault(demand.priority, Band())
         tenant = band.tenant(demand.tenant)
         tenant.weight = demand.tenant_weight
         if not tenant.waiting:
             tenant.virtual = max(tenant.virtual, band.start())
-        insort(tenant.waiting, entry, key=lambda item: (-inf, item.sequence) if item.sequence < 0 else item.sort_key)
+        self._lapse(tenant)
+        insort(tenant.waiting, entry, key=sort_key)
         self._by_id[demand.request_id] = entry
+        heapq.heappush(self._deadlines, (entry.start_by_s, self._sequence, entry))
         self._count(entry, 1)
+        self._count_charge(entry, band, tenant, 1)
+        if not entry.promised:
+            self._standing_by[demand.request_id] = entry
+
+    def _lapse(self, tenant: TenantLine) -> None:
+        """Let the meters see the time since something last changed."""
+        self.drain.lapse(self.now_s, waited=bool(self._by_id))
+        tenant.drain.lapse(self.now_s, waited=bool(tenant.waiting))
 
     def _count(self, entry: Waiting, sign: int) -> None:
         self.tokens += sign * entry.demand.prompt_tokens
         self.bytes += sign * entry.demand.body_bytes
-        self._bands[entry.demand.priority].charge += sign * entry.charge_block_steps
         self.peak_blocks += sign * entry.peak_blocks
 
-    def remove(self, request_id: str) -> Waiting | None:
-        """Take a request out; None when it does not wait."""
-        entry = self._by_id.pop(request_id, None)
-        if entry is not None:
-            self._bands[entry.demand.priority].tenants[entry.demand.tenant].waiting.remove(entry)
-            self._count(entry, -1)
+    @staticmethod
+    def _count_charge(entry: Waiting, band: Band, tenant: TenantLine, sign: int) -> None:
+        if entry.promised:
+            band.charge += sign * entry.charge_block_steps
+            tenant.charge += sign * entry.charge_block_steps
+
+    def remove(self, request_id: str, *, admitted: bool = False) -> Waiting | None:
+        """Take a request out, ``admitted`` when it got a place; None when it does not wait."""
+        entry = self._by_id.get(request_id)
+        if entry is None:
+            return None
+        band, tenant = self._account(entry)
+        self._lapse(tenant)
+        if admitted:
+            self.drain.admitted(entry.charge_block_steps)
+            tenant.drain.admitted(entry.charge_block_steps)
+        del tenant.waiting[bisect_left(tenant.waiting, entry.sort_key, key=sort_key)]
+        del self._by_id[request_id]
+        self._standing_by.pop(request_id, None)
+        self._count(entry, -1)
+        self._count_charge(entry, band, tenant, -1)
         return entry
+
+    def _account(self, entry: Waiting) -> tuple[Band, TenantLine]:
+        band = self._bands[entry.demand.priority]
+        return band, band.tenants[entry.demand.tenant]
+
+    def promise(self, entry: Waiting) -> None:
+        """One that stood by will start in time after all: it joins the promised ones of its tenant."""
+        assert not entry.promised, entry.demand.request_id
+        band, tenant = self._account(entry)
+        del tenant.waiting[bisect_left(tenant.waiting, entry.sort_key, key=sort_key)]
+        del self._standing_by[entry.demand.request_id]
+        entry.promised = True
+        insort(tenant.waiting, entry, key=sort_key)
+        self._count_charge(entry, band, tenant, 1)
+
+    def standing_by(self) -> list[Waiting]:
+        """Those without a promise, in the order of their coming."""
+        return list(self._standing_by.values())
 
     def charge(self, demand: Demand, block_steps: float) -> None:
         """Account token-time to a tenant; negative to give back what was not used."""
-        band = self._bands.setdefault(demand.priority, _Band())
+        band = self._bands.setdefault(demand.priority, Band())
         tenant = band.tenant(demand.tenant)
         tenant.virtual += block_steps / max(demand.tenant_weight, 1e-6)
         if block_steps > 0.0:
             band.clock = max(band.clock, tenant.virtual)
 
     def charge_ahead(self, priority: int | None) -> float:
-        """Block-steps waiting in the band of ``priority`` and above; in the whole queue for None."""
+        """Block-steps promised in the band of ``priority`` and above; in the whole queue for None."""
         return sum(band.charge for key, band in self._bands.items() if priority is None or key >= priority)
+
+    def ahead(self, entry: Waiting) -> Ahead:
+        """What is ahead of a place for ``entry`` among the promised ones of its tenant. Standing by is behind all of those."""
+        demand = entry.demand
+        above = sum(band.charge for key, band in self._bands.items() if key > demand.priority)
+        band = self._bands.get(demand.priority)
+        if band is None:
+            return Ahead(above, 0.0, None)
+        if demand.tenant in band.tenants:
+            self._lapse(band.tenants[demand.tenant])
+        return band.ahead(entry, above)
 
     def order(self) -> Iterator[Waiting]:
         """Everybody in the order in which room is offered, as if each were charged in turn."""
@@ -178,12 +182,19 @@ class WaitQueue:
         return chosen if requests <= self.requests_max and tokens <= self.tokens_max and body <= self.bytes_max else None
 
     def expired(self, now_s: float) -> list[Waiting]:
-        """Requests whose deadline has come."""
-        return [entry for entry in self._by_id.values() if entry.demand.deadline_s <= now_s]
+        """Requests whose latest start has come, the earliest first."""
+        found: list[Waiting] = []
+        while self.deadline_s_next() <= now_s:
+            found.append(heapq.heappop(self._deadlines)[2])
+        for entry in found:  # they wait until they are removed
+            heapq.heappush(self._deadlines, (entry.start_by_s, abs(entry.sequence), entry))
+        return found
 
     def deadline_s_next(self) -> float:
-        """Earliest deadline; infinite when nobody waits."""
-        return min((entry.demand.deadline_s for entry in self._by_id.values()), default=inf)
+        """Earliest of the latest starts; infinite when nobody waits."""
+        while self._deadlines and self._by_id.get(self._deadlines[0][2].demand.request_id) is not self._deadlines[0][2]:
+            heapq.heappop(self._deadlines)  # it left before its deadline
+        return self._deadlines[0][0] if self._deadlines else inf
 
     def position(self, request_id: str) -> int | None:
         """Place in the order, 1 for the head; None when it does not wait."""

@@ -233,7 +233,7 @@ def test_a_high_band_is_not_too_late_because_low_ones_queue() -> None:
     gate.fleet.books["r0"].clock.counted(1.0, 1.0, 1.0)
     for index in range(40):
         gate.handle(Arrive(quarter(f"low{index}", deadline_s=1e6)), 2.0)
-    assert gate.shedding.wait_s(gate.fleet) > 10.0
+    assert gate.shedding.forecast.queue_s(gate.fleet) > 10.0
     assert gate.handle(Arrive(quarter("vip", priority=1, arrived_s=2.0, deadline_s=7.0)), 2.0) == []
 
 

@@ -64,30 +64,47 @@ def test_of_a_list_of_prompts_the_longest_must_fit() -> None:
     assert Shedding(queue(), 2).at_once(demand(parts=[*parts, PromptPart(1600)]), [book(usable=100)]) is not None
 
 
-def test_the_wait_is_what_is_queued_over_what_the_replicas_turn_over() -> None:
+def test_a_promise_is_kept_for_who_will_start_in_time() -> None:
+    """10,000 block-steps ahead at 850 a second: 11.8 s and the margin."""
     line = queue()
-    line.push(waiting("a", 4000.0))
-    line.push(waiting("b", 2000.0))
-    shedding = Shedding(line, 2)
-    assert shedding.wait_s([measured(10.0, 100), measured(20.0, 50)]) == pytest.approx(6000.0 / (1000.0 + 1000.0))
-    draining = measured(10.0, 100)
-    draining.phase = ReplicaPhase.DRAINING
-    assert shedding.wait_s([measured(10.0, 100), draining]) == pytest.approx(6.0)
+    line.push(waiting("a", 10_000.0, deadline_s=9.0))
+    shedding, pool = Shedding(line, 2), [measured(10.0, 100)]
+    wait_s = shedding.forecast.wait_s(waiting("x", 1.0), pool)
+    assert wait_s == pytest.approx(10_000.0 / 850.0)
+    edge_s = wait_s + shedding.forecast.margin_s(wait_s)
+    assert wait_s + 0.5 < edge_s < wait_s + 6.0
+    assert shedding.promises(waiting("in", 1.0, deadline_s=edge_s + 1e-6), pool, 0.0)
+    assert not shedding.promises(waiting("out", 1.0, deadline_s=edge_s - 1e-6), pool, 0.0)
 
 
-def test_too_late_needs_certainty_and_a_measured_clock() -> None:
+def test_nobody_is_too_late_before_the_clock_was_measured() -> None:
     line = queue()
-    line.push(waiting("a", 100_000.0))
-    shedding = Shedding(line, 2)
-    wait = shedding.wait_s([measured()])
-    assert wait == pytest.approx(100.0)
-    assert shedding.too_late(waiting("x", 1.0, deadline_s=wait + 1.0), [measured()], 0.0) is None
-    refusal = shedding.too_late(waiting("x", 1.0, deadline_s=wait / 4.0), [measured()], 0.0)
+    line.push(waiting("a", 1e9, deadline_s=0.5))
+    assert Shedding(line, 2).promises(waiting("x", 1.0, deadline_s=1.0), [book()], 0.0)
+
+
+def test_who_gets_no_promise_stands_by_for_a_twentieth_of_its_time() -> None:
+    line = queue()
+    line.push(waiting("a", 100_000.0, deadline_s=9.0))
+    shedding, pool = Shedding(line, 2), [measured(10.0, 100)]
+    entry = waiting("x", 1.0, deadline_s=25.0)
+    entry.promised = shedding.promises(entry, pool, 5.0)
+    line.push(entry)
+    assert [one.demand.request_id for one in line.standing_by()] == ["x"]
+    assert shedding.too_late(entry, pool, 5.999) is None
+    refusal = shedding.too_late(entry, pool, 6.0)
     assert refusal is not None
-    assert (refusal.outcome, refusal.measured, refusal.limit, refusal.unit) == (Outcome.QUEUE_TIMEOUT, 100.0, 25.0, "s")
-    assert refusal.retry_after_s == pytest.approx(100.0)
-    assert refusal.queue_position == 2
-    assert shedding.too_late(waiting("x", 1.0, deadline_s=0.1), [book()], 0.0) is None
+    assert (refusal.outcome, refusal.unit, refusal.queue_position) == (Outcome.QUEUE_TIMEOUT, "s", 2)
+    assert (refusal.measured, refusal.limit) == (pytest.approx(100_000.0 / 850.0, abs=1e-3), 19.0)
+    assert refusal.retry_after_s is not None
+    assert refusal.retry_after_s > 60.0
+
+
+def test_a_promise_is_never_too_late() -> None:
+    line = queue()
+    entry = waiting("x", 1.0, deadline_s=25.0)
+    assert Shedding(line, 2).promises(entry, [measured()], 0.0)
+    assert Shedding(line, 2).too_late(entry, [measured()], 24.9) is None
 
 
 def test_a_full_queue_tells_which_bound_and_by_how_much() -> None:
@@ -96,7 +113,7 @@ def test_a_full_queue_tells_which_bound_and_by_how_much() -> None:
     refusal = Shedding(line, 2).queue_full(("queue.requests_max", 11, 10), [measured()])
     assert (refusal.outcome, refusal.gate, refusal.policy_key) == (Outcome.QUEUE_FULL, "queue.requests_max", "queue.requests_max")
     assert (refusal.measured, refusal.limit, refusal.queue_position) == (11, 10, 2)
-    assert refusal.retry_after_s == pytest.approx(50.0)
+    assert refusal.retry_after_s == pytest.approx(50.0 / 0.85)
 
 
 def test_a_retry_is_never_advised_at_once() -> None:

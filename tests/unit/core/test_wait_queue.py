@@ -204,3 +204,46 @@ def test_idle_tenants_are_forgotten_unless_they_are_ahead() -> None:
     for name in ("behind", "ahead"):
         push(one, demand(name, tenant=name), 10.0)
     assert order(one)[-1] == "ahead"
+
+
+def test_who_stands_by_goes_after_the_promised_of_its_tenant_only() -> None:
+    one = queue()
+    by = Waiting(demand("by", tenant="a", deadline_s=1.0), 0.0, charge_block_steps=10.0, promised=False)
+    one.push(by)
+    push(one, demand("late", tenant="a", deadline_s=9.0))
+    push(one, demand("other", tenant="b", deadline_s=9.0))
+    push(one, demand("other-too", tenant="b", deadline_s=9.0))
+    assert order(one) == ["late", "other", "by", "other-too"]
+    assert one.charge_ahead(None) == 30.0
+    assert one.standing_by() == [by]
+    one.promise(by)
+    assert order(one)[0] == "by"
+    assert (one.charge_ahead(None), one.standing_by()) == (40.0, [])
+    assert one.remove("by") is by
+    assert one.charge_ahead(None) == 30.0
+
+
+def test_one_that_leaves_while_standing_by_is_forgotten() -> None:
+    one = queue()
+    one.push(Waiting(demand("by"), 0.0, charge_block_steps=10.0, promised=False))
+    one.remove("by")
+    assert (one.standing_by(), one.charge_ahead(None), len(one)) == ([], 0.0, 0)
+
+
+def test_the_latest_start_may_come_before_the_deadline_but_not_after() -> None:
+    one = queue()
+    one.push(Waiting(demand("soon", deadline_s=9.0), 0.0, start_by_s=4.0))
+    one.push(Waiting(demand("late", deadline_s=9.0), 0.0, start_by_s=40.0))
+    assert one.deadline_s_next() == 4.0
+    assert [entry.demand.request_id for entry in one.expired(4.0)] == ["soon"]
+    one.remove("soon")
+    assert one.deadline_s_next() == 9.0
+
+
+def test_an_expired_one_is_told_again_until_it_is_removed() -> None:
+    one = queue()
+    push(one, demand("a", deadline_s=5.0))
+    assert len(one.expired(6.0)) == len(one.expired(6.0)) == 1
+    one.remove("a")
+    push(one, demand("a", deadline_s=8.0))
+    assert (one.expired(6.0), one.deadline_s_next()) == ([], 8.0)

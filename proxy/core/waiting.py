@@ -1,0 +1,57 @@
+"""A request in the queue: what is known of it there, and the place reserved for one that heads it.
+
+Decides nothing; its order within its tenant is ``sort_key``.
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from proxy.core.demand import Demand
+from proxy.core.ledger import CurveCache
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Where a head that does not fit is to start: a replica, a step of its clock, and the blocks that will be spare beside it."""
+
+    replica: str
+    step: float
+    spare_blocks: float
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One request in the queue. ``charge_block_steps`` and ``peak_blocks`` are forecasts made at arrival.
+
+    ``start_by_s`` is its latest start: the deadline, or earlier where the first token has to come in time. ``promised`` says that it will
+    start by then, as far as can be told; one without a promise stands by until ``standby_until_s``. ``forecast_s`` is the wait that was
+    forecast at ``forecast_at_s``, when it got its promise.
+    """
+
+    demand: Demand
+    enqueued_s: float
+    streaming: bool = False
+    charge_block_steps: float = 0.0
+    peak_blocks: float = 0.0
+    excluded: set[str] = field(default_factory=set)  # replicas that failed this request
+    curves: CurveCache = field(default_factory=dict)
+    reservation: Reservation | None = None
+    sequence: int = 0
+    promised: bool = True
+    forecast_at_s: float = 0.0
+    forecast_s: float | None = None
+    standby_until_s: float = inf
+    start_by_s: float = inf
+
+    def __post_init__(self) -> None:
+        self.start_by_s = min(self.start_by_s, self.demand.deadline_s)
+
+    @property
+    def sort_key(self) -> tuple[bool, float, float]:
+        """Promised ones first, then by latest start, then by arrival; a rerouted one (negative sequence) before all of them."""
+        return not self.promised, -inf if self.sequence < 0 else self.start_by_s, self.sequence
+
+
+def sort_key(entry: Waiting) -> tuple[bool, float, float]:
+    """``Waiting.sort_key``, for ``bisect``."""
+    return entry.sort_key

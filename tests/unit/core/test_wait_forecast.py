@@ -1,0 +1,137 @@
+"""Forecast waits, and what a gate learns from its own errors."""
+
+import random
+
+import pytest
+
+from proxy.core.book import Book
+from proxy.core.replica import ReplicaPhase
+from proxy.core.wait_forecast import FILL_RATIO, PROMISE_QUANTILE, WaitForecast
+from proxy.core.wait_queue import Waiting, WaitQueue
+from tests.support.builders import book, demand
+
+
+def queue() -> WaitQueue:
+    return WaitQueue(requests_max=1000, tokens_max=10**6, bytes_max=10**6)
+
+
+def waiting(name: str, charge: float = 1000.0, *, tenant: str = "a", weight: float = 1.0, priority: int = 0) -> Waiting:
+    one = demand(name, tenant=tenant, weight=weight, priority=priority, deadline_s=30.0)
+    return Waiting(one, 0.0, charge_block_steps=charge)
+
+
+def replica(usable: int = 100, rate_per_s: float = 10.0) -> Book:
+    here = book(usable=usable)
+    here.clock.counted(rate_per_s, 1.0, 1.0)
+    return here
+
+
+def test_the_wait_is_what_is_ahead_over_what_the_replicas_turn_over() -> None:
+    line = queue()
+    line.push(waiting("a", 4000.0))
+    line.push(waiting("b", 2000.0))
+    forecast = WaitForecast(line)
+    assert forecast.wait_s(waiting("x"), [replica(), replica(usable=50, rate_per_s=20.0)]) == pytest.approx(3.0 / FILL_RATIO)
+    draining = replica()
+    draining.phase = ReplicaPhase.DRAINING
+    assert forecast.wait_s(waiting("x"), [replica(), draining]) == pytest.approx(6.0 / FILL_RATIO)
+    assert forecast.queue_s([replica()]) == pytest.approx(6.0 / FILL_RATIO)
+
+
+def test_higher_bands_are_ahead_and_lower_ones_are_not() -> None:
+    line = queue()
+    line.push(waiting("high", 500.0, priority=2))
+    line.push(waiting("same", 700.0))
+    line.push(waiting("low", 9000.0, priority=-1))
+    assert line.ahead(waiting("x")).total == 1200.0
+    assert line.ahead(waiting("x", priority=5)).total == 0.0
+
+
+def test_a_tenant_with_little_waits_little_however_much_others_have() -> None:
+    """Turns are taken by token-time: of the other's 20,000 only as much goes first as the tenant itself has, per weight."""
+    line = queue()
+    for index in range(20):
+        line.push(waiting(f"loud{index}", tenant="loud"))
+    line.push(waiting("q", 1500.0, tenant="quiet"))
+    assert line.ahead(waiting("x", tenant="new")).total == 0.0
+    assert line.ahead(waiting("x", tenant="quiet")).total == 3000.0
+    assert line.ahead(waiting("x", tenant="loud")).total == 21_500.0
+
+
+def test_weights_count_in_what_is_ahead() -> None:
+    line = queue()
+    for index in range(20):
+        line.push(waiting(f"heavy{index}", tenant="heavy", weight=3.0))
+    line.push(waiting("light", 1000.0, tenant="light", weight=1.0))
+    assert line.ahead(waiting("x", tenant="light", weight=1.0)).total == 4000.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ahead_is_what_is_served_before_it(seed: int) -> None:
+    """The formula against the order itself, to within one request of each tenant."""
+    rng = random.Random(seed)
+    line = queue()
+    for index in range(120):
+        line.push(waiting(f"q{index}", rng.uniform(50.0, 150.0), tenant=rng.choice("aaaabbc"), priority=rng.randint(0, 1)))
+    for tenant in "abc":
+        late = waiting(f"x{tenant}", tenant=tenant)
+        ahead = line.ahead(late).total
+        line.push(late)
+        before = 0.0
+        for entry in line.order():
+            if entry is late:
+                break
+            before += entry.charge_block_steps
+        line.remove(f"x{tenant}")
+        assert before == pytest.approx(ahead, abs=300.0), f"seed={seed} tenant={tenant}"
+
+
+def test_the_rate_is_learned_while_somebody_waits() -> None:
+    """Replicas that turn over half of what they should: the forecast comes to say so."""
+    line, here = queue(), [replica()]
+    forecast = WaitForecast(line)
+    for index in range(60):
+        line.push(waiting(f"q{index}", 500.0))
+    before_s = forecast.wait_s(waiting("x"), here)
+    for index in range(40):
+        line.now_s = 1.0 + index
+        line.remove(f"q{index}", admitted=True)
+    after_s = forecast.wait_s(waiting("x"), here)
+    assert before_s == pytest.approx(60 * 500.0 / 850.0)
+    assert after_s == pytest.approx(20.0, rel=0.15)
+
+
+def test_the_margin_is_a_quantile_of_past_errors() -> None:
+    """Waits that are normal around the forecast with a spread of 0.1 * sqrt(W + 1): nine in ten promises and more hold."""
+    rng = random.Random(1)
+    forecast = WaitForecast(queue())
+    before_s = forecast.margin_s(9.0)
+    held = 0
+    for index in range(600):
+        entry = waiting(f"q{index}")
+        entry.forecast_s, entry.forecast_at_s = 9.0, 0.0
+        waited_s = 9.0 + rng.gauss(0.0, 0.1) * 10.0**0.5
+        held += index >= 200 and waited_s <= 9.0 + forecast.margin_s(9.0)
+        forecast.learn(entry, waited_s)
+    assert forecast.margin_s(9.0) < before_s / 2.0
+    assert held / 400 == pytest.approx(PROMISE_QUANTILE, abs=0.03)
+
+
+def test_short_waits_and_those_without_a_promise_teach_nothing() -> None:
+    forecast = WaitForecast(queue())
+    before_s = forecast.margin_s(9.0)
+    for index in range(200):
+        short, unpromised, unknown = waiting(f"s{index}"), waiting(f"u{index}"), waiting(f"n{index}")
+        short.forecast_s, unpromised.forecast_s, unpromised.promised = 0.1, 9.0, False
+        for entry in (short, unpromised, unknown):
+            forecast.learn(entry, 1000.0)
+    assert forecast.margin_s(9.0) == before_s
+
+
+def test_waits_that_are_always_shorter_need_no_margin() -> None:
+    forecast = WaitForecast(queue())
+    for index in range(200):
+        entry = waiting(f"q{index}")
+        entry.forecast_s = 9.0
+        forecast.learn(entry, 5.0)
+    assert forecast.margin_s(9.0) == 0.0
