@@ -58,6 +58,8 @@ class Demand:
     body_bytes: int = 0
     ttft_s: float | None = None  # target from arrival to the first token; None: no target
     tpot_s: float | None = None  # target per output token after the first
+    session: str = ""  # what the client calls the conversation it belongs to; "": it does not say
+    adapter: str = ""  # the LoRA adapter it runs with, "" for the base model
     shares_prefix: bool = True  # False: the engine looks up no prefix for it (prompt_logprobs, echo)
 
     @property

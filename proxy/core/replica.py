@@ -100,4 +100,6 @@ def aggregate(engines: tuple[EngineSample, ...]) -> EngineSample | None:
         preemptions_total=total("preemptions_total"),
         prompt_tokens_total=total("prompt_tokens_total"),
         generation_tokens_total=total("generation_tokens_total"),
+        prefix_queries_tokens_total=total("prefix_queries_tokens_total"),
+        prefix_hits_tokens_total=total("prefix_hits_tokens_total"),
     )

@@ -128,6 +128,7 @@ class GateAdmission:
             priority=request.priority,
             ttft_s=request.ttft_s,
             tpot_s=request.tpot_s,
+            session=request.session or "",
         )
 
     def observe(self, sample: ReplicaSample) -> None:

@@ -227,6 +227,8 @@ class World:
             preemptions_total=counters.preemptions_exposed,
             prompt_tokens_total=counters.prompt_tokens,
             generation_tokens_total=counters.generation_tokens,
+            prefix_queries_tokens_total=counters.prefix_queries,
+            prefix_hits_tokens_total=counters.prefix_hits,
         )
 
     # ---- engines

@@ -58,6 +58,8 @@ def demand(
     shares_prefix: bool = True,
     ttft_s: float | None = None,
     tpot_s: float | None = None,
+    session: str = "",
+    adapter: str = "",
 ) -> Demand:
     """One request; ``parts`` overrides ``prompt`` and ``hashes``."""
     return Demand(
@@ -75,6 +77,8 @@ def demand(
         shares_prefix=shares_prefix,
         ttft_s=ttft_s,
         tpot_s=tpot_s,
+        session=session,
+        adapter=adapter,
     )
 
 
@@ -135,9 +139,13 @@ def engine_sample(
     waiting_capacity: int | None = None,
     preemptions: float | None = 0.0,
     generated: float | None = None,
+    prefix_hits: float | None = None,
 ) -> EngineSample:
     """One engine's gauges and counters."""
-    return EngineSample("0", usage, running, waiting, waiting_capacity, preemptions, generation_tokens_total=generated)
+    return EngineSample(
+        "0", usage, running, waiting, waiting_capacity, preemptions, generation_tokens_total=generated,
+        prefix_hits_tokens_total=prefix_hits,
+    )  # fmt: skip
 
 
 def scrape(replica: str, at_s: float, *engines: EngineSample, new_epoch: bool = False) -> ReplicaSample:
