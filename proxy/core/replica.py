@@ -29,6 +29,7 @@ class ReplicaFacts:
     block_size: int | None
     kv_blocks_total: int | None  # num_gpu_blocks: summed over the engines of this server, null blocks included
     engines: int = 1
+    adapters: tuple[str, ...] = ()  # of the models, those that are LoRA adapters of another
     version: str | None = None
     model_root: str | None = None  # where the engine loaded the base model from: a folder or a hub name
     usage_metric: str | None = None  # exposed name in use, e.g. "vllm:kv_cache_usage_perc"; None: not there

@@ -3,6 +3,9 @@
 A deadline is the least of the class's, the queue's longest wait, and what clients already send: ``x-kvgate-deadline-ms``, the SDKs'
 ``x-stainless-read-timeout`` and ``x-stainless-timeout``, Envoy's ``x-envoy-expected-rq-timeout-ms``. A header that is no positive number
 is ignored.
+
+A session is what the client says belongs together: ``x-kvgate-session``, vLLM's ``x-session-id``, OpenAI's ``prompt_cache_key``. The
+``user`` field is none: one person's conversations share no more than the index of prefixes sees by itself.
 """
 
 import asyncio
@@ -24,6 +27,8 @@ DEADLINE_HEADERS = (
     ("x-stainless-timeout", 1.0),
     ("x-envoy-expected-rq-timeout-ms", 1e-3),
 )
+SESSION_HEADERS = ("x-kvgate-session", "x-session-id")
+SESSION_CHARS_MAX = 128  # clients choose it, and kvgate remembers thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +119,17 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         body_bytes=len(intake.body),
         ttft_s=intake.traffic_class.ttft_s,
         tpot_s=intake.traffic_class.tpot_s,
+        session=session_of(intake.fields, call.prompt_cache_key),
+        adapter=intake.model if _is_adapter(services, intake.model) else "",
         shares_prefix=call.shares_prefix,
     )
+
+
+def session_of(fields: dict[str, str], prompt_cache_key: str | None) -> str:
+    """The session a request belongs to; "" when it does not say."""
+    named = next((fields[name] for name in SESSION_HEADERS if fields.get(name)), prompt_cache_key)
+    return (named or "")[:SESSION_CHARS_MAX]
+
+
+def _is_adapter(services: Services, model: str) -> bool:
+    return any(watcher.facts is not None and model in watcher.facts.adapters for watcher in services.watchers.values())

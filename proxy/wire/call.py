@@ -56,6 +56,7 @@ class Call:
     has_tools: bool = False
     has_response_format: bool = False
     user: str | None = None
+    prompt_cache_key: str | None = None  # OpenAI's name for requests that share a prefix
     priority: int | None = None
     media_items: int = 0
     has_stream_options: bool = False

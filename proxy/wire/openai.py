@@ -109,6 +109,7 @@ def _common(fields: dict[str, Any]) -> dict[str, Any]:
         "cache_salt": _text(fields.get("cache_salt")),
         "has_response_format": fields.get("response_format") is not None or fields.get("structured_outputs") is not None,
         "user": _text(fields.get("user")),
+        "prompt_cache_key": _text(fields.get("prompt_cache_key")),
         "priority": priority,
     }
 

@@ -21,6 +21,7 @@ class ModelList:
     names: tuple[str, ...]
     context_tokens_max: int | None
     root: str | None = None  # of the base model
+    adapters: tuple[str, ...] = ()  # of the names
 
     @classmethod
     def read(cls, listing: Any) -> "ModelList | None":
@@ -34,7 +35,9 @@ class ModelList:
         if not cards:
             return None
         root = cards[0].get("root")
-        return cls(tuple(card["id"] for card in cards), min(lengths, default=None), root if isinstance(root, str) else None)
+        adapters = tuple(card["id"] for card in cards if card.get("parent") is not None)
+        names = tuple(card["id"] for card in cards)
+        return cls(names, min(lengths, default=None), root if isinstance(root, str) else None, adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ def assemble(seen: Seen) -> ReplicaFacts:
     return ReplicaFacts(
         url=seen.url,
         models=seen.models.names,
+        adapters=seen.models.adapters,
         context_tokens_max=seen.models.context_tokens_max,
         block_size=sized.block_size,
         kv_blocks_total=seen.kv_blocks or sized.num_gpu_blocks,

@@ -18,6 +18,7 @@ async def test_032() -> None:
     assert probed.facts == ReplicaFacts(
         url=URL,
         models=("tiny", "my-lora"),
+        adapters=("my-lora",),
         context_tokens_max=4096,
         block_size=32,
         kv_blocks_total=256,

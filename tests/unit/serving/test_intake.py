@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.core.policy import Policy, Queue, TrafficClass
-from proxy.serving.intake import header_fields, wait_s_max
+from proxy.serving.intake import SESSION_CHARS_MAX, header_fields, session_of, wait_s_max
 
 POLICY = Policy(queue=Queue(wait_s_max=30.0))
 CHAT = TrafficClass("chat", deadline_s=10.0)
@@ -32,3 +32,18 @@ def test_the_least_rules(traffic_class: TrafficClass, fields: dict[str, str], se
 
 def test_headers_by_lower_case_name() -> None:
     assert header_fields([(b"X-A", b"1"), (b"x-a", b"\xe9"), (b"b", b"")]) == {"x-a": "é", "b": ""}
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "session"),
+    [
+        ({}, None, ""),
+        ({}, "k", "k"),
+        ({"x-session-id": "s"}, "k", "s"),
+        ({"x-session-id": "s", "x-kvgate-session": "t"}, None, "t"),
+        ({"x-session-id": ""}, "k", "k"),
+        ({"x-session-id": "s" * 1000}, None, "s" * SESSION_CHARS_MAX),
+    ],
+)
+def test_a_session_is_what_the_client_calls_one(fields: dict[str, str], key: str | None, session: str) -> None:
+    assert session_of(fields, key) == session

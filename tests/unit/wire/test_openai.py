@@ -169,6 +169,8 @@ def test_stream_fields() -> None:
 def test_other_fields() -> None:
     call = chat(priority="3", user="u", cache_salt="s", use_beam_search=True, response_format={"type": "json_object"})
     assert (call.priority, call.user, call.cache_salt, call.beam_search, call.has_response_format) == (3, "u", "s", True, True)
+    assert chat(prompt_cache_key="k").prompt_cache_key == "k"
+    assert chat(prompt_cache_key=7).prompt_cache_key is None
 
 
 def test_media_parts_are_counted_and_their_bytes_are_not() -> None:
