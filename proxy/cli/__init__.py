@@ -56,6 +56,12 @@ def _demo() -> CommandModule:
     return demo
 
 
+def _simulate() -> CommandModule:
+    from proxy.cli import simulate  # noqa: PLC0415
+
+    return simulate
+
+
 def _mock_vllm() -> CommandModule:
     from proxy.sim import mock_server  # noqa: PLC0415
 
@@ -70,6 +76,11 @@ COMMANDS = {
     ),
     "check": Command("tell everything that is wrong with policy files", "kvgate check policy.yaml", _check),
     "demo": Command("the same load without and with kvgate, on two mock replicas", "kvgate demo", _demo),
+    "simulate": Command(
+        "try a policy on a workload in virtual time, beside what else one could do",
+        "kvgate simulate --workload reasoning --load 1.3 --baseline passthrough,threshold:0.9,oracle",
+        _simulate,
+    ),
     "mock-vllm": Command(
         "serve vLLM's API from a model of its scheduler, without a GPU",
         "kvgate mock-vllm --port 8000",

@@ -42,26 +42,26 @@ class Figures:
     tenants' served token-time per weight.
     """
 
-    offered: int
-    completed: int
-    shed: int
-    goodput_ratio: float
-    preemptions: int
-    preemptions_per_1000: float
-    recomputed_prefill_ratio: float
-    kv_usage_ratio_mean: float
-    kv_usage_ratio_mean_while_queued: float | None
-    queued_time_ratio: float
-    tokens_per_s: float
-    ttft_s_p50: float | None
-    ttft_s_p99: float | None
-    tpot_ms_p99: float | None
-    jain_index: float
-    shed_precision: float | None
-    decision_us_p50: float | None
-    decision_us_p99: float | None
-    elapsed_s: float
-    good_per_s: float
+    offered: int | None = None
+    completed: int | None = None
+    shed: int | None = None
+    goodput_ratio: float | None = None
+    preemptions: int | None = None
+    preemptions_per_1000: float | None = None
+    recomputed_prefill_ratio: float | None = None
+    kv_usage_ratio_mean: float | None = None
+    kv_usage_ratio_mean_while_queued: float | None = None
+    queued_time_ratio: float | None = None
+    tokens_per_s: float | None = None
+    ttft_s_p50: float | None = None
+    ttft_s_p99: float | None = None
+    tpot_ms_p99: float | None = None
+    jain_index: float | None = None
+    shed_precision: float | None = None
+    decision_us_p50: float | None = None
+    decision_us_p99: float | None = None
+    elapsed_s: float | None = None
+    good_per_s: float | None = None
     extra: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, float | int | None]:
