@@ -41,7 +41,7 @@ def test_help_of_every_command_ends_with_an_example_that_it_takes(name: str, cap
     [
         (
             ["srve"],
-            'kvgate: no command "srve" (did you mean "serve"?); the commands are serve, check, demo, simulate, mock-vllm; see kvgate --help',
+            f'kvgate: no command "srve" (did you mean "serve"?); the commands are {", ".join(COMMANDS)}; see kvgate --help',
         ),
         (["--vers"], "kvgate: unrecognized arguments: --vers; see kvgate --help"),
         (["serve", "--prot", "1"], "kvgate serve: unrecognized arguments: --prot 1; see kvgate serve --help"),
