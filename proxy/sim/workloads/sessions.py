@@ -73,7 +73,7 @@ class Sessions:
     @property
     def stats(self) -> LengthStats:
         """Means over the turns of a fixed sample of sessions. The system prompt is in the cache once for all, so not in the token-steps."""
-        return length_stats(sample(self.law), block_size=STATS_BLOCK_SIZE, shared_tokens=self.law.system_tokens)
+        return sample_stats(self.law)
 
     @property
     def turns_mean(self) -> float:
@@ -131,6 +131,22 @@ class Sessions:
 
 @lru_cache
 def sample(law: SessionLaw) -> tuple[SimRequest, ...]:
-    """All turns of a fixed sample of sessions."""
-    fixed = Sessions("sample", law, STATS_SEED, STATS_BLOCK_SIZE)
+    """All turns of a fixed sample of sessions, without hashes: blocks as large as that are never full."""
+    fixed = Sessions("sample", law, STATS_SEED, law.context_tokens + 1)
     return tuple(turn for serial in range(STATS_SESSIONS) for turn in fixed.session(serial).turns)
+
+
+@lru_cache
+def sample_stats(law: SessionLaw) -> LengthStats:
+    """Weigh the sample. What a cache spares a turn follows from the turn before it, so no hash needs to be made."""
+    turns = sample(law)
+    spared = sum(known_tokens(law, before, turn) for before, turn in zip((None, *turns), turns, strict=False))
+    plain = length_stats(turns, shared_tokens=law.system_tokens)
+    return replace(plain, prompt_tokens_fresh_mean=plain.prompt_tokens_mean - spared / len(turns))
+
+
+def known_tokens(law: SessionLaw, before: SimRequest | None, turn: SimRequest) -> int:
+    """Prompt tokens in full blocks that came before: the session's turn before this one, or else the system prompt."""
+    same = before is not None and before.session == turn.session
+    known = before.prompt_tokens + before.length if before is not None and same else law.system_tokens
+    return known // STATS_BLOCK_SIZE * STATS_BLOCK_SIZE

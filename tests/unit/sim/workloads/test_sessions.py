@@ -10,7 +10,8 @@ from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.workloads.lengths import Lognormal
-from proxy.sim.workloads.sessions import AGENT, Session, SessionLaw, Sessions
+from proxy.sim.workloads.sessions import AGENT, STATS_BLOCK_SIZE, STATS_SEED, Session, SessionLaw, Sessions, known_tokens
+from proxy.sim.workloads.workload import length_stats
 
 SMALL = SessionLaw(
     system_tokens=100,
@@ -126,3 +127,17 @@ def engine_request(turn: SimRequest) -> EngineRequest:
         turn.block_hashes,
         hash_block=hashes.__getitem__,
     )
+
+
+def test_the_weights_are_those_of_the_turns_themselves() -> None:
+    """Worked out without hashes; here from them."""
+    turns = [
+        turn for serial in range(150) for turn in Sessions("sample", AGENT, STATS_SEED, STATS_BLOCK_SIZE).session(serial).turns
+    ]
+    fresh = length_stats(turns, block_size=STATS_BLOCK_SIZE).prompt_tokens_fresh_mean
+    known = sum(known_tokens(AGENT, before, turn) for before, turn in zip([None, *turns], turns, strict=False))
+    # The very first session computes the system prompt; the sample takes it as known.
+    assert mean(turn.prompt_tokens for turn in turns) - known / len(turns) == pytest.approx(
+        fresh - AGENT.system_tokens / len(turns)
+    )
+    assert agent().stats.prompt_tokens_fresh_mean == pytest.approx(fresh, rel=0.1)
