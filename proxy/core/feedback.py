@@ -1,21 +1,44 @@
-"""How many standard deviations above the expected peak a forecast is read: z, driven by what the engine does.
+"""How many standard deviations above the expected peak a forecast is read: z, from what the load is like and from what the engine does.
 
-Formula (integral control, reference algorithms.md §6.3): a completion relaxes, a preemption tightens,
+Formula. A prior from two figures of the load, and an integral correction by outcomes:
 
-    z = clip(z + STEP * (preemptions - target * completions), z_min, z_max)
+    z      = clip( z0 * calibration + delta, z_min, z_max )
+    z0     = PHI^-1( 1 - aim * n / kappa(rho) )        kappa(rho) = KAPPA * exp(KAPPA_GROWTH * rho)
+    delta += STEP * victims of a cluster (at most CLUSTER_MAX)                     when the engine preempts
+    delta -= STEP * aim                                        for each completion while KV limited admission
 
-so that it rests where preemptions per completion equal the target. Relaxing counts only completions that fell while admission was
-limited by KV: an idle replica proves nothing (anti-windup). Several preemptions in one scrape are a burst: admission pauses
-(``burst_until_s``) and z moves at once, because the counter is late (it counts a victim when it resumes).
+``n`` is how many sequences are in flight, ``rho`` the share of what a request holds at its end that it had not been admitted with (output
+tokens over prompt and output tokens), ``aim`` a share of the policy's target. Why: a full pool gets about one chance to overflow for each
+turnover of its n sequences, which overflows with probability 1 - PHI(z) and then preempts the more victims the faster the others grow
+while nobody ends: ``kappa`` victims per turnover and unit of that probability, 0.3 where prompts rule (rho 0.04), 1 for chat
+(0.25), 12 for long reasoning (0.85), alike on small and large pools. ``calibration`` is what past forecasts were really off by
+(``core.calibration``). The correction rests where preemptions per completion equal the aim.
 
-Fails: where events are rare and clustered (long outputs on a small pool) z overshoots after a cluster and comes back slowly.
+Anti-windup: only completions that fell while admission was limited by KV relax, and delta never takes z beyond its limits. A cluster is
+one piece of evidence however many victims it has, so it counts no more than ``CLUSTER_MAX``. Several preemptions in one scrape are a
+burst: admission pauses (``burst_until_s``).
+
+Fails: kappa was fitted to lognormal lengths of sigma 0.7 to 0.8 on steps of one length; where ends come in other ways the prior is off by
+up to half a unit until outcomes correct it, which takes some hundred completions.
 """
 
+from math import exp
+from statistics import NormalDist
+
 STEP = 0.12
-Z_START = 2.0  # chat wants about 1.5, long reasoning outputs 2.5 to 3 (reference prototype.md)
+AIM_RATIO = 0.7  # of the policy's target: clusters make the count noisy, and the target is a promise
+CLUSTER_MAX = 3
+CLUSTER_S = 2.0
+Z_START = 2.5  # until something has completed; the caps rule then anyway
+KAPPA = 0.28
+KAPPA_GROWTH = 4.3
+OVERFLOW_MIN, OVERFLOW_MAX = 3e-4, 0.5
 BURST_PREEMPTIONS = 3
 BURST_PAUSE_S = 1.0
-BURST_COUNTED_MAX = 3  # one cluster is one piece of evidence, however many victims it had
+REQUESTS_KEPT = 200.0  # rho is of about so many completions
+SEQUENCES_KEEP = 0.95
+
+NORMAL = NormalDist()
 
 
 class Feedback:
@@ -25,22 +48,60 @@ class Feedback:
         self.target_ratio = target_ratio
         self.z_min = z_min
         self.z_max = z_max
+        self.calibration = 1.0
+        self.delta = 0.0
         self.z = min(max(Z_START, z_min), z_max)
         self.preemptions_total = 0
         self.burst_until_s = float("-inf")
+        self._sequences = 0.0
+        self._output_tokens = 0.0
+        self._tokens = 0.0
+        self._cluster = 0
+        self._cluster_s = float("-inf")
 
     def __repr__(self) -> str:
         """Reading for people and tests."""
-        return f"<Feedback z={self.z:.2f} preemptions={self.preemptions_total}>"
+        return f"<Feedback z={self.z:.2f} z0={self.prior():.2f} preemptions={self.preemptions_total}>"
 
-    def completed(self, *, kv_limited: bool) -> None:
-        """One request finished; ``kv_limited`` says whether somebody waited for KV meanwhile."""
+    def prior(self) -> float:
+        """z0: what the load alone says."""
+        if self._tokens <= 0.0:
+            return Z_START
+        kappa = KAPPA * exp(KAPPA_GROWTH * self._output_tokens / self._tokens)
+        overflow = AIM_RATIO * self.target_ratio * max(1.0, self._sequences) / kappa
+        return NORMAL.inv_cdf(1.0 - min(max(overflow, OVERFLOW_MIN), OVERFLOW_MAX))
+
+    def in_flight(self, sequences: int) -> None:
+        """Take in how many sequences hold blocks or will."""
+        if not self._sequences:
+            self._sequences = float(sequences)
+        self._sequences += (1.0 - SEQUENCES_KEEP) * (sequences - self._sequences)
+        self._settle()
+
+    def completed(self, prompt_tokens: float, output_tokens: float, *, kv_limited: bool) -> None:
+        """One request finished; tokens are those it held. ``kv_limited`` says whether somebody waited for KV meanwhile."""
+        keep = 1.0 - 1.0 / REQUESTS_KEPT
+        self._output_tokens = keep * self._output_tokens + output_tokens
+        self._tokens = keep * self._tokens + prompt_tokens + output_tokens
         if kv_limited:
-            self.z = max(self.z_min, self.z - STEP * self.target_ratio)
+            self.delta -= STEP * AIM_RATIO * self.target_ratio
+        self._settle()
 
     def preempted(self, count: int, now_s: float) -> None:
         """The engine's counter rose by ``count`` since the last scrape."""
         self.preemptions_total += count
-        self.z = min(self.z_max, self.z + STEP * min(count, BURST_COUNTED_MAX))
+        if now_s - self._cluster_s > CLUSTER_S:
+            self._cluster = 0
+        self._cluster_s = now_s
+        counted = min(count, CLUSTER_MAX - self._cluster)
+        self._cluster += counted
+        self.delta += STEP * counted
         if count >= BURST_PREEMPTIONS:
             self.burst_until_s = now_s + BURST_PAUSE_S
+        self._settle()
+
+    def _settle(self) -> None:
+        """Bring z up to date, and delta back where it would take z beyond its limits."""
+        start = self.prior() * self.calibration
+        self.delta = min(max(self.delta, self.z_min - start), self.z_max - start)
+        self.z = start + self.delta

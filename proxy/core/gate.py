@@ -263,7 +263,7 @@ class Gate:
             self.queue.charge(demand, used - opened.charge)
         book = self.fleet.books.get(lease.replica)
         if book is not None and event.outcome is Outcome.COMPLETED:
-            book.feedback.completed(kv_limited=book.kv_limited)
+            book.feedback.completed(demand.prompt_tokens, tokens, kv_limited=book.kv_limited)
             book.kv_limited = book.kv_limited and len(self.queue) > 0
 
     def _place_anew(self, request_id: str, now_s: float, effects: list[Effect]) -> None:
