@@ -11,14 +11,19 @@ from itertools import count
 from time import perf_counter_ns
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from proxy.core.book import ReplicaSpec
 from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.events import Arrive, Effect, Event, Finished, Forward, Granted, Observed, ReplicaFound, Reserve, Shed, Tick
 from proxy.core.gate import Gate
+from proxy.core.grid import FloatArray
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaSample
+from proxy.core.survival import SurvivalModel
 from proxy.sim.sim_request import SimRequest
 
 MODEL = "m"
@@ -71,6 +76,19 @@ class Admission(Protocol):
         ...
 
 
+class AllReachTheirCaps(SurvivalModel):
+    """Nobody ends before his cap: with true lengths as caps, the future itself."""
+
+    def hazard_at(self, rows: NDArray[np.intp], tokens: FloatArray) -> FloatArray:
+        """None anywhere."""
+        return np.zeros(np.broadcast(rows, tokens).shape)
+
+    def error_ratio(self, demand: Demand) -> float:
+        """What is known has no error."""
+        del demand
+        return 0.0
+
+
 class GateAdmission:
     """Drives ``proxies`` gates over the same replicas. They share nothing: each sees the others as traffic that bypasses it.
 
@@ -83,6 +101,9 @@ class GateAdmission:
         self.gates = [Gate(policy, 0.0) for _ in range(proxies)]
         self.decisions_ns: list[int] = []
         self._oracle = oracle
+        if oracle:
+            for gate in self.gates:
+                gate.fleet.model = AllReachTheirCaps()
         self._turn = count()
         self._gate_of: dict[str, Gate] = {}
         self._leases: dict[str, Lease] = {}
