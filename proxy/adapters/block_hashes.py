@@ -13,8 +13,18 @@ _HASH_BYTES = 8
 
 def block_hashes(ids: bytes, block_size: int, salt: bytes) -> tuple[int, ...]:
     """Hashes of the full blocks of ``ids`` (packed 32-bit, native order); a rest that fills no block has none."""
+    return hashes_after(root_hash(salt), ids, block_size)
+
+
+def root_hash(salt: bytes) -> int:
+    """What the first block's hash is chained to."""
+    return int.from_bytes(blake2b(salt, digest_size=_HASH_BYTES).digest(), "little")
+
+
+def hashes_after(parent_hash: int, ids: bytes, block_size: int) -> tuple[int, ...]:
+    """Hashes of the full blocks of ``ids`` that follow the block of ``parent_hash``."""
     width = block_size * ID_BYTES
-    parent = blake2b(salt, digest_size=_HASH_BYTES).digest()
+    parent = parent_hash.to_bytes(_HASH_BYTES, "little")
     hashes: list[int] = []
     for start in range(0, len(ids) - width + 1, width):
         parent = blake2b(parent + ids[start : start + width], digest_size=_HASH_BYTES).digest()

@@ -45,6 +45,7 @@ class ReplicaSpec:
     sequences_max: int | None = None
     enforced: bool = True  # False: only observed (several engines behind one URL)
     engines: int = 1
+    prefix_caching: bool = True
     null_block_used: bool = False  # engines up to 0.9.2 count their null block as used and as part of the whole
 
 

@@ -57,6 +57,16 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheTold:
+    """A replica told what entered and left its prefix cache, by our own block hashes; ``cleared`` comes before both."""
+
+    replica: str
+    stored: tuple[int, ...]
+    removed: tuple[int, ...]
+    cleared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A forwarded request ended. ``output_tokens`` counts over all its sequences; ``natural`` is True when the model ended them all."""
 
@@ -85,7 +95,7 @@ class Tick:
     """Time passed."""
 
 
-Event = ReplicaFound | ReplicaChanged | Arrive | Granted | Refused | Observed | Finished | Reroute | Cancelled | Tick
+Event = ReplicaFound | ReplicaChanged | Arrive | Granted | Refused | Observed | CacheTold | Finished | Reroute | Cancelled | Tick
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from proxy.core.feedback import Feedback
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaPhase, ReplicaSample
 from proxy.core.survival import SurvivalModel
+from proxy.core.warmth import Warmth
 
 REBUILD_S = 0.5  # how often running requests enter the survival estimate
 REBUILD_COMPLETIONS = 25
@@ -24,6 +25,7 @@ class Fleet:
         self.policy = policy
         self.model = SurvivalModel()
         self.books: dict[str, Book] = {}
+        self.warmth = Warmth()
         self.preemptions_total = 0
         self.epochs_total = 0
         self._rebuilt_s = now_s
@@ -65,6 +67,7 @@ class Fleet:
         if old is not None:
             feedback = old.feedback  # what was learned of its margin holds for the same machine
             self.epochs_total += 1
+        self.warmth.found(spec.name, usable_blocks=spec.usable_blocks, block_size=spec.block_size, caching=spec.prefix_caching)
         self.books[spec.name] = Book(spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s)
         return old is not None
 
@@ -81,6 +84,8 @@ class Fleet:
         if sample.new_epoch:
             self.epochs_total += 1
             book.new_epoch()
+            self.warmth.new_epoch(sample.replica)
+        self.warmth.observed(sample)
         self.preemptions_total += book.observe(sample, now_s)
         return sample.new_epoch
 

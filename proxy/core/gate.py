@@ -16,6 +16,7 @@ from typing import assert_never
 from proxy.core.book import Book
 from proxy.core.events import (
     Arrive,
+    CacheTold,
     Cancelled,
     Effect,
     Event,
@@ -54,7 +55,7 @@ class Gate:
         self.fleet = Fleet(policy, now_s)
         bounds = policy.queue
         self.queue = WaitQueue(requests_max=bounds.requests_max, tokens_max=bounds.tokens_max, bytes_max=bounds.bytes_max)
-        self.placement = Placement(self.queue)
+        self.placement = Placement(self.queue, self.fleet.warmth)
         self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
         self.counters = GateCounters()
         self.leases = OpenLeases(self.fleet)
@@ -77,7 +78,7 @@ class Gate:
                 self._arrive(event, now_s, effects)
             case Granted() | Refused() | Reroute() | Cancelled() | Finished():
                 self._request_event(event, now_s, effects)
-            case Observed() | ReplicaFound() | ReplicaChanged():
+            case Observed() | CacheTold() | ReplicaFound() | ReplicaChanged():
                 self._replica_event(event, now_s, effects)
             case Tick():
                 self._review(now_s, effects)
@@ -120,11 +121,15 @@ class Gate:
             case _:
                 assert_never(event)
 
-    def _replica_event(self, event: Observed | ReplicaFound | ReplicaChanged, now_s: float, effects: list[Effect]) -> None:
+    def _replica_event(
+        self, event: Observed | CacheTold | ReplicaFound | ReplicaChanged, now_s: float, effects: list[Effect]
+    ) -> None:
         match event:
             case Observed(sample):
                 if self.fleet.observed(sample, now_s):
                     self.leases.void(sample.replica, effects)
+            case CacheTold():
+                self.fleet.warmth.told(event)
             case ReplicaFound(spec):
                 if self.fleet.found(spec, now_s):
                     self.leases.void(spec.name, effects)
@@ -146,6 +151,7 @@ class Gate:
             self._shed(demand.request_id, refusal, effects)
             return
         entry = self._entry(event, books, now_s)
+        entry.may_wait = self.queue.exceeds(demand) is None
         self.placement.burst.arrived(now_s)
         if not len(self.queue):
             choice = self.placement.choose(entry, self.fleet.fresh(now_s), now_s, contended=False)
@@ -233,6 +239,7 @@ class Gate:
             sent_steps=book.clock.steps,
             streaming=entry.streaming,
             output_tokens_forecast=self.fleet.model.output_tokens_expected(demand, cap),
+            cached_tokens=int(self.fleet.warmth.cached_tokens(demand, (book.spec.name,))[0]),
         )
         self.leases.start(demand.request_id, Open(lease, entry.excluded, charge))
         effects.append(Reserve(demand.request_id, lease))
@@ -250,6 +257,9 @@ class Gate:
         effects.append(Forward(request_id, opened.lease))
 
     def _finished(self, event: Finished, effects: list[Effect]) -> None:
+        known = self.leases.get(event.request_id)
+        if known is not None and event.output_tokens is not None:
+            known.lease.output_tokens = event.output_tokens
         opened = self.leases.end(event.request_id, effects)
         if opened is None or opened.voided:
             return

@@ -48,6 +48,7 @@ class Lease:
     placed_s: float = -inf  # when it was seen to be
     ended: bool = False
     output_tokens_forecast: float = 0.0
+    cached_tokens: int = 0  # of the prompt, expected in the replica's prefix cache when it was sent
     rows: list[int] = field(default_factory=list)
 
 
@@ -294,7 +295,3 @@ class Ledger:
             among_all += blocks * (len(members) - 1)
             among_placed += blocks * max(0, sum(placed[row] for row in members) - 1)
         return among_placed, among_all
-
-    def prefill_tokens_unplaced(self) -> int:
-        """Prompt tokens sent and not known to be placed."""
-        return sum(lease.demand.prompt_tokens for lease in self.leases.values() if not lease.placed)

@@ -40,6 +40,7 @@ class OpenLeases:
         """Book a lease on its replica's ledger."""
         assert request_id not in self._open, request_id
         self._fleet.books[opened.lease.replica].add(opened.lease)
+        self._fleet.warmth.placed(opened.lease)
         self._open[request_id] = opened
         self.started += 1
 
@@ -67,4 +68,5 @@ class OpenLeases:
         book = self._fleet.books.get(lease.replica)
         if book is not None:
             book.remove(lease.lease_id, self.now_s)
+            self._fleet.warmth.ended(lease)
         effects.append(Release(lease.replica, lease.lease_id))

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from proxy.core.book import Book, Verdict
 from proxy.core.curves import Curves
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
+from proxy.core.router import Place, Router
 from proxy.core.saturation import Binding
 from proxy.core.wait_queue import Reservation, Waiting, WaitQueue
+from proxy.core.warmth import Warmth
 
 BACKFILL_S = 0.1  # after looking in vain: a few decode steps, in which little changes
 BACKFILL_DEPTH = 16  # heads looked at behind one that does not fit: bounds a decision however long the queue is
@@ -50,8 +52,9 @@ class Blocked:
 class Placement:
     """Chooses among the queue's heads and the books. Holds no state but when it last looked."""
 
-    def __init__(self, queue: WaitQueue) -> None:
+    def __init__(self, queue: WaitQueue, warmth: Warmth) -> None:
         self.queue = queue
+        self.router = Router(warmth)
         self.burst = BurstWatch()
         self._backfilled_s = float("-inf")
 
@@ -88,8 +91,8 @@ class Placement:
         return heads
 
     def choose(self, entry: Waiting, pool: Iterable[Book], now_s: float, *, contended: bool) -> Choice | Blocked:
-        """The replica with the most headroom among those that take ``entry`` now."""
-        best: Choice | None = None
+        """Where ``entry`` goes now, of the replicas that take it; blocked also while it waits for a warm one."""
+        places: list[Place] = []
         blocked = Blocked()
         for book in pool:
             name = book.spec.name
@@ -103,9 +106,15 @@ class Placement:
             book.kv_limited = book.kv_limited or binding in {Binding.KV, Binding.PACING}
             if binding is not Binding.NONE:
                 blocked.note(book, verdict, binding)
-            elif best is None or verdict.headroom_ratio > best.verdict.headroom_ratio:
-                best = Choice(entry, book, verdict)
-        return blocked if best is None else best
+            places.append((book, verdict, binding))
+        if all(binding is not Binding.NONE for _, _, binding in places):
+            return blocked
+        book, verdict, binding = place = self.router.route(entry, places, pool, now_s)
+        if binding is Binding.NONE:
+            return Choice(entry, book, verdict)
+        waiting = Blocked()
+        waiting.note(*place)
+        return waiting
 
     def _contended(self, pool: list[Book], now_s: float) -> bool:
         """Whether running plus queued demand exceeds what the replicas hold."""
@@ -145,15 +154,24 @@ class Placement:
         """The first of ``others`` that can go without keeping the head from its reservation."""
         for entry in others:
             choice = self.choose(entry, pool, now_s, contended=contended)
-            if isinstance(choice, Blocked):
-                continue
-            name = choice.book.spec.name
-            if reservation is None and name in head.curves:
-                continue  # no reservation could be made: whoever passes might push the head out for good
-            if reservation is not None and reservation.replica == name:
-                beside = choice.book.blocks_beside(entry.demand, choice.verdict.curves, reservation.step)
-                if beside > reservation.spare_blocks:
-                    continue
-                reservation.spare_blocks -= beside
-            return choice
+            if isinstance(choice, Choice) and not self._passes(choice, head, reservation):
+                kept = {*head.curves} if reservation is None else {reservation.replica}
+                elsewhere = [book for book in pool if book.spec.name not in kept]
+                choice = self.choose(entry, elsewhere, now_s, contended=contended)
+            if isinstance(choice, Choice):
+                return choice
         return None
+
+    @staticmethod
+    def _passes(choice: Choice, head: Blocked, reservation: Reservation | None) -> bool:
+        """Whether it may go ahead of the head there; takes its blocks off what is spare beside the head."""
+        name = choice.book.spec.name
+        if reservation is None:
+            return name not in head.curves  # no reservation could be made: whoever passes might push the head out for good
+        if reservation.replica != name:
+            return True
+        beside = choice.book.blocks_beside(choice.entry.demand, choice.verdict.curves, reservation.step)
+        if beside > reservation.spare_blocks:
+            return False
+        reservation.spare_blocks -= beside
+        return True

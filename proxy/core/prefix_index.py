@@ -39,6 +39,7 @@ class PrefixIndex:
         self._held: dict[Hashable, int] = {}
         self._idle: OrderedDict[Hashable, int] = OrderedDict()
         self._blocks = 0  # held and idle
+        self._told = False  # the engine's own events say what comes and goes
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
@@ -86,7 +87,7 @@ class PrefixIndex:
 
     def fill(self, blocks: int) -> None:
         """Blocks that an output or a prompt's unhashed rest filled: they stay cached too, under hashes unknown to us."""
-        if blocks > 0:
+        if blocks > 0 and not self._told:
             self._idle[object()] = blocks
             self._blocks += blocks
             self._evict()
@@ -110,7 +111,8 @@ class PrefixIndex:
     # ---- what the engine tells
 
     def stored(self, keys: Iterable[int]) -> None:
-        """The engine registered these."""
+        """The engine registered these. From the first time on, what it evicts is what it says, and the pool's size only a bound."""
+        self._told = True
         for key in keys:
             if key in self._held:
                 continue

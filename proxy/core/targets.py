@@ -1,9 +1,9 @@
 """What the requests on one replica were promised, what they still ask of it, and who ended: kept as they come and go.
 
 *Targets.* The least TTFT and TPOT target among them, in O(classes of the policy): equal targets are counted.
-*Prefill backlog.* Prompt tokens sent and not known to be prefilled. The engine serves first come first served, so of the oldest the part is
-taken off that the time since the one before it was placed has sufficed for. Cost: O(requests not yet placed), which the backlog's bound
-keeps few.
+*Prefill backlog.* Prompt tokens sent and not known to be prefilled, less those expected in the prefix cache. The engine serves first come
+first served, so of the oldest the part is taken off that the time since the one before it was placed has sufficed for. Cost: O(requests
+not yet placed), which the backlog's bound keeps few.
 *Outlook.* Prefill tokens per step of a population that is replaced as it ends: the sum of prompt tokens / forecast output tokens.
 
 Fails: a lease whose answer is not streamed counts as backlog until the engine's running count has room for it.
@@ -95,8 +95,8 @@ class Targets:
             return 0.0
         oldest = unplaced[0]
         since_s = max(0.0, now_s - max(oldest.sent_s, self._front_s))
-        done = min(oldest.demand.prompt_tokens - 1.0, since_s * tokens_per_s)
-        return sum(lease.demand.prompt_tokens for lease in unplaced) - max(0.0, done)
+        done = min(oldest.demand.prompt_tokens - oldest.cached_tokens - 1.0, since_s * tokens_per_s)
+        return sum(lease.demand.prompt_tokens - lease.cached_tokens for lease in unplaced) - max(0.0, done)
 
 
 def prefill_per_step(demand: Demand, output_tokens: float) -> float:

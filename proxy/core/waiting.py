@@ -37,6 +37,8 @@ class Waiting:
     curves: CurveCache = field(default_factory=dict)
     reservation: Reservation | None = None
     sequence: int = 0
+    may_wait: bool = True  # for a warm replica while a cold one has room
+    warm_until_s: float | None = None  # until when it does; None: it has not begun to
     promised: bool = True
     forecast_at_s: float = 0.0
     forecast_s: float | None = None

@@ -96,15 +96,6 @@ def test_the_interval_is_placed_to_all_and_reaches_ahead_by_the_lag() -> None:
     assert here.ledger.held_interval(0.0, 0.0) == (12.0, 12.0)
 
 
-def test_unplaced_prompts_are_the_prefill_backlog() -> None:
-    here = book()
-    first = lease_of(demand("a", parts=[PromptPart(100), PromptPart(20)]), here)
-    lease_of(demand("b", prompt=50), here)
-    assert here.ledger.prefill_tokens_unplaced() == 170
-    first.placed = True
-    assert here.ledger.prefill_tokens_unplaced() == 50
-
-
 def test_the_survival_model_is_told_who_runs() -> None:
     here = book()
     lease_of(demand("a"), here).output_tokens = 7

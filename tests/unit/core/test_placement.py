@@ -7,6 +7,7 @@ from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.survival import SurvivalModel
 from proxy.core.wait_queue import Waiting, WaitQueue
+from proxy.core.warmth import Warmth
 from tests.support.builders import book, demand, engine_sample, knows_lengths, lease_of, scrape
 
 SMALL, HEAD = demand(prompt=100, cap=30), demand(prompt=1000, cap=64)
@@ -27,7 +28,7 @@ def placement(*waiting: Demand) -> Placement:
     queue = WaitQueue(requests_max=100, tokens_max=10**6, bytes_max=10**6)
     for one in waiting:
         queue.push(Waiting(one, 0.0))
-    return Placement(queue)
+    return Placement(queue, Warmth())
 
 
 def named(name: str, like: Demand, **more: object) -> Demand:

@@ -1,0 +1,127 @@
+"""From books and warmth to a route: builds what ``core.routing`` scores, and says how long a replica without room takes to have some.
+
+A request of which nothing can be warm (no hashes, no session, no adapter) goes to the most headroom. For the others a replica that is
+full only for now, and warmer than every one with room, is scored too: with the wait until its forecast has room (KV), or with the prefill
+before it (prefill backlog, where waiting here or in the engine comes to the same). Where it scores best the request waits, at most as long
+as going there saves, and once.
+
+Fails: the wait for a full replica is a forecast of its ledger's; that bound is what believing it can cost.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf
+
+from proxy.core.book import Book, Verdict
+from proxy.core.demand import Demand
+from proxy.core.routing import WARMER_TOKENS, Standing, key_of, pick
+from proxy.core.saturation import Binding
+from proxy.core.waiting import Waiting
+from proxy.core.warmth import Warmth
+
+PREFILL_TOKEN_S = 1e-4  # until it was measured: 10,000 tokens a second, a large model on one GPU
+WAITED_FOR = frozenset({Binding.KV, Binding.PREFILL})  # limits that pass by themselves, soon and foreseeably
+
+Place = tuple[Book, Verdict, Binding]
+
+
+class Router:
+    """Picks among the replicas where a request fits, and those it may wait for."""
+
+    def __init__(self, warmth: Warmth) -> None:
+        self.warmth = warmth
+        self.waits_total = 0  # requests that waited for a warm replica while another had room
+
+    def route(self, entry: Waiting, places: Sequence[Place], pool: Iterable[Book], now_s: float) -> Place:
+        """The place to go to; with a binding other than NONE it is waited for. At least one of ``places`` has room."""
+        fitting = [place for place in places if place[2] is Binding.NONE]
+        if len(places) == 1:
+            return fitting[0]
+        demand = entry.demand
+        books = [book for book in pool if demand.length_class.model in book.spec.models]
+        crowd = any(book.saturation.foreign_sequences for book in books)
+        if not crowd and not _can_be_warm(demand):
+            return max(fitting, key=lambda place: place[1].headroom_ratio)
+        standings = self._standings(demand, fitting, books, now_s)
+        full = self._warmer(entry, [place for place in places if place[2] in WAITED_FOR], standings, books, now_s)
+        standings += [standing for _, standing in full]
+        key = self._key(demand, standings) if crowd else None
+        chosen = standings.index(pick(standings, float(sum(load(book) for book in books)), key))
+        if chosen < len(fitting):
+            return fitting[chosen]
+        place, warm = full[chosen - len(fitting)]
+        self._wait(entry, place[0], min(one.score for one in standings[: len(fitting)]) - warm.score, now_s)
+        return place
+
+    def _wait(self, entry: Waiting, book: Book, saved_tokens: float, now_s: float) -> None:
+        if entry.warm_until_s is None:
+            self.waits_total += 1
+            entry.warm_until_s = now_s + max(0.0, saved_tokens) * prefill_token_s(book)
+
+    def _warmer(
+        self, entry: Waiting, full: Sequence[Place], fitting: Sequence[Standing], books: Sequence[Book], now_s: float
+    ) -> list[tuple[Place, Standing]]:
+        """Those of ``full`` that are warmer than all ``fitting``, with what waiting for them costs."""
+        over = entry.warm_until_s is not None and now_s >= entry.warm_until_s
+        if not full or over or not entry.may_wait or not _can_be_warm(entry.demand):
+            return []
+        least = min(one.uncached_tokens for one in fitting) - WARMER_TOKENS
+        soonest = min(one.work_tokens for one in fitting)
+        found = []
+        for place, standing in zip(full, self._standings(entry.demand, full, books, now_s), strict=True):
+            if standing.uncached_tokens > least:
+                continue
+            wait_tokens = self._wait_tokens(place, now_s)
+            if not wait_tokens or wait_tokens + standing.work_tokens < soonest:
+                found.append((place, replace(standing, wait_tokens=wait_tokens)))
+        return found
+
+    @staticmethod
+    def _wait_tokens(place: Place, now_s: float) -> float:
+        """Until it has room, in tokens of prefill."""
+        book, verdict, binding = place
+        if binding is Binding.PREFILL:
+            return 0.0  # the prefill before it is in its standing
+        start = book.earliest_start(verdict.curves, now_s)
+        return inf if start is None else start[0] / book.clock.rate_per_s / prefill_token_s(book)
+
+    def _standings(self, demand: Demand, places: Sequence[Place], books: Sequence[Book], now_s: float) -> list[Standing]:
+        blocks = sum(book.spec.usable_blocks for book in books)
+        names = [book.spec.name for book, _, _ in places]
+        cached = self.warmth.cached_tokens(demand, names)
+        return [
+            Standing(
+                replica=name,
+                sequences=float(load(book)),
+                share=book.spec.usable_blocks / max(1, blocks),
+                pending_tokens=book.saturation.backlog_tokens(now_s),
+                uncached_tokens=demand.prompt_tokens - tokens + self.warmth.adapter_tokens(demand, name),
+                headroom_ratio=verdict.headroom_ratio,
+                turnover=self.warmth.turnover(name),
+            )
+            for (book, verdict, _), name, tokens in zip(places, names, cached, strict=True)
+        ]
+
+    def _key(self, demand: Demand, standings: Sequence[Standing]) -> int:
+        """What stands for the request's conversation: its session, else its first blocks that are not cached everywhere, else itself."""
+        if demand.session:
+            return key_of(f"{demand.tenant}\0{demand.session}")
+        shared = max(standings, key=lambda one: one.uncached_tokens)
+        own = self.warmth.first_unshared(demand, shared.replica, demand.prompt_tokens - shared.uncached_tokens)
+        return key_of(demand.request_id) if own is None else own
+
+
+def load(book: Book) -> int:
+    """Sequences on a replica now: everything we sent that has not ended, and of others what the last reports showed."""
+    return book.ledger.sequences + book.saturation.foreign_sequences
+
+
+def prefill_token_s(book: Book) -> float:
+    """Seconds a token of prefill takes there, in steps full of it beside what is running."""
+    budget = book.saturation.step_time.token_budget
+    learned = book.saturation.step_s(budget) / max(1.0, budget)
+    return learned if learned > 0.0 else PREFILL_TOKEN_S
+
+
+def _can_be_warm(demand: Demand) -> bool:
+    return bool(demand.session or demand.adapter) or any(part.block_hashes for part in demand.parts)
