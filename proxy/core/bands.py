@@ -14,6 +14,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from math import inf
 
+from proxy.core.demand import Demand
 from proxy.core.drain import DrainMeter
 from proxy.core.waiting import Waiting, sort_key
 
@@ -28,12 +29,12 @@ class TenantLine:
     waiting: list[Waiting] = field(default_factory=list)
     drain: DrainMeter = field(default_factory=DrainMeter)
 
-    def before(self, newcomer: Waiting) -> float:
-        """Block-steps of those with a promise that go before a newcomer: by their latest starts, mostly all."""
+    def before(self, rank_s: float) -> float:
+        """Block-steps of those with a promise that go before one of this rank, mostly all."""
         waiting = self.waiting
-        if not waiting or waiting[-1].start_by_s <= newcomer.start_by_s:
+        if not waiting or waiting[-1].rank_s <= rank_s:
             return max(0.0, self.charge)
-        key = (False, newcomer.start_by_s, inf)
+        key = (False, rank_s, inf)
         return sum(entry.charge_block_steps for entry in waiting[: bisect_left(waiting, key, key=sort_key)])
 
 
@@ -65,13 +66,12 @@ class Band:
             found = self.tenants[name] = TenantLine(virtual=self.start())
         return found
 
-    def ahead(self, entry: Waiting, above: float) -> Ahead:
+    def ahead(self, demand: Demand, rank_s: float, above: float) -> Ahead:
         """What is ahead of a place in the tenant's promised line; ``above`` is the work of the higher bands."""
-        demand = entry.demand
         tenant = self.tenants.get(demand.tenant)
         own, virtual = 0.0, self.start()
         if tenant is not None:
-            own = tenant.before(entry)
+            own = tenant.before(rank_s)
             virtual = tenant.virtual if tenant.waiting else max(tenant.virtual, virtual)
         until = virtual + own / max(demand.tenant_weight, 1e-6)
         others = sum(

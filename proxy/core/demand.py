@@ -60,6 +60,7 @@ class Demand:
     tpot_s: float | None = None  # target per output token after the first
     session: str = ""  # what the client calls the conversation it belongs to; "": it does not say
     adapter: str = ""  # the LoRA adapter it runs with, "" for the base model
+    fingerprint: int = 0  # of the body, to know it again when its client returns; 0: unknown
     shares_prefix: bool = True  # False: the engine looks up no prefix for it (prompt_logprobs, echo)
 
     @property

@@ -152,6 +152,7 @@ class Gate:
             return
         entry = self._entry(event, books, now_s)
         entry.may_wait = self.queue.exceeds(demand) is None
+        entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
         self.placement.burst.arrived(now_s)
         if not len(self.queue):
             choice = self.placement.choose(entry, self.fleet.fresh(now_s), now_s, contended=False)
@@ -172,11 +173,11 @@ class Gate:
     def _enqueue(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         demand = entry.demand
         exceeded, displaced = self.queue.exceeds(demand), self.queue.displaceable(demand)
-        if exceeded is not None and displaced is None:
-            self._shed(demand.request_id, self.shedding.queue_full(exceeded, books), effects)
+        if exceeded is not None and displaced is None and demand.request_id not in self.shedding.spared:
+            self._shed(demand.request_id, self.shedding.queue_full(exceeded, entry, books, now_s), effects)
             return
         for worse in displaced or ():
-            self._shed(worse.demand.request_id, self.shedding.displaced(books, demand), effects)
+            self._shed(worse.demand.request_id, self.shedding.displaced(worse, demand, books, now_s), effects)
         self.counters.held += 1
         entry.promised = self.shedding.promises(entry, books, now_s)
         self.queue.push(entry)

@@ -8,14 +8,15 @@ the margin that the gate's own past forecasts ask for), it will start in time:
 
     W + s <= latest start - now
 
-Promised ones go first, so a promise is not taken back for a newcomer; one that cannot be made at once is looked for again for
-``STANDBY_RATIO`` of the time it has, and then the request is shed. (Without the difference nobody's fate is certain under overload: with
-one line for all, whoever is shed would be served about as likely as whoever is kept, because each new head is at its last moment.)
+Promised ones go first, in the order of their promises, so none is taken back for another; one that cannot be made at once is looked for
+again for ``STANDBY_RATIO`` of the time it has, and then the request is shed. (Without the difference nobody's fate is certain under
+overload: in one line for all, ordered by arrival, each head has come to its last moment, and whoever is shed would have been served about
+as likely as whoever is kept.)
 
 Fails: with a cold step clock the rate is a guess; nothing is shed as too late until it was measured, and everybody is promised a place.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import ceil, inf
 
 from proxy.core.book import Book
@@ -25,8 +26,8 @@ from proxy.core.replica import ReplicaPhase
 from proxy.core.wait_forecast import WaitForecast
 from proxy.core.wait_queue import Waiting, WaitQueue
 
+START_STEPS = 3.0  # the step under way, the one that takes it in, and what the token needs to come back
 STANDBY_RATIO = 0.05  # of the time it has: a burst that ends within it is weathered, and who is refused learns so at once
-RETRY_S_MIN = 1.0
 RETRY_NO_REPLICA_S = 2.0  # health checks come every second or so
 
 
@@ -35,6 +36,9 @@ class Shedding:
 
     def __init__(self, queue: WaitQueue, reroutes_max: int) -> None:
         self.forecast = WaitForecast(queue)
+        self.spared: frozenset[str] = (
+            frozenset()
+        )  # never shed before their deadline: for replays that ask what would have become of them
         self._queue = queue
         self._reroutes_max = reroutes_max
 
@@ -75,30 +79,47 @@ class Shedding:
         message = f"No replica serves the model {model!r} at the moment."
         return Refusal(Outcome.NO_REPLICA, gate="replicas", message=message, retry_after_s=RETRY_NO_REPLICA_S)
 
-    def queue_full(self, exceeded: tuple[str, int, int], books: Iterable[Book]) -> Refusal:
+    def queue_full(self, exceeded: tuple[str, int, int], entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
         """A bound of the queue would be broken."""
         key, value, limit = exceeded
         message = f"The queue is full: {key} is {limit} and this request would make it {value}."
         return Refusal(
             Outcome.QUEUE_FULL, gate=key, message=message, measured=value, limit=limit, policy_key=key,
-            queue_position=len(self._queue) + 1, retry_after_s=self._retry_s(books),
+            queue_position=len(self._queue) + 1, retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
 
-    def displaced(self, books: Iterable[Book], by: Demand) -> Refusal:
+    def displaced(self, entry: Waiting, by: Demand, books: Iterable[Book], now_s: float) -> Refusal:
         """A request of a higher band took the place in a full queue."""
         message = f"A request of priority {by.priority} took this request's place in a full queue."
         return Refusal(
             Outcome.DISPLACED, gate="queue", message=message, policy_key="classes[].priority",
-            retry_after_s=self._retry_s(books),
+            retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
+
+    @staticmethod
+    def start_by_s(demand: Demand, books: Sequence[Book], now_s: float) -> float:
+        """Latest start at which the first token can come within the demand's target; infinite where it has none.
+
+        A target that is missed whatever we do does not bound the wait: the deadline does.
+        """
+        if demand.ttft_s is None:
+            return inf
+        due_s = demand.arrived_s + demand.ttft_s
+        forecasts_s = [book.saturation.ttft_s_forecast(demand, now_s) for book in books if book.phase is ReplicaPhase.SERVING]
+        steps_s = max((START_STEPS / book.clock.rate_per_s for book in books), default=0.0)
+        prefill_s = min(forecasts_s, default=0.0) - (now_s - demand.arrived_s) + steps_s
+        return inf if now_s + prefill_s > due_s else due_s - prefill_s
 
     def promises(self, entry: Waiting, books: Iterable[Book], now_s: float) -> bool:
         """Whether a request that must wait can be promised to start in time. Notes the forecast, and how long it stands by if not."""
         pool = list(books)
-        wait_s = self.forecast.wait_s(entry, pool)
+        if entry.forecast_s is None:
+            entry.bound(self.start_by_s(entry.demand, pool, now_s))
+        wait_s = self.forecast.wait_s(entry, pool, now_s)
         left_s = entry.start_by_s - now_s
         measured = any(book.clock.measured for book in pool)
-        promised = not measured or wait_s + self.forecast.margin_s(wait_s) <= left_s
+        margin_s = 0.0 if entry.returning else self.forecast.margin_s(wait_s)  # its promise was made when it was told to come
+        promised = not measured or wait_s + margin_s <= left_s
         entry.forecast_s, entry.forecast_at_s = wait_s, now_s
         if entry.standby_until_s == inf:
             entry.standby_until_s = now_s + STANDBY_RATIO * left_s
@@ -106,13 +127,15 @@ class Shedding:
 
     def too_late(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal | None:
         """It stood by for long enough and no promise could be made."""
-        if entry.promised or now_s < entry.standby_until_s or entry.forecast_s is None:
+        kept = entry.promised or entry.demand.request_id in self.spared
+        if kept or now_s < entry.standby_until_s or entry.forecast_s is None:
             return None
         wait_s, left_s = entry.forecast_s, entry.demand.deadline_s - now_s
         message = f"The forecast wait of {wait_s:.1f} s leaves no certainty of a start before the deadline, {left_s:.1f} s away."
         return Refusal(
             Outcome.QUEUE_TIMEOUT, gate="queue.wait_max", message=message, measured=round(wait_s, 3), limit=round(left_s, 3),
-            unit="s", policy_key="queue.wait_max", queue_position=len(self._queue), retry_after_s=self._retry_s(books),
+            unit="s", policy_key="queue.wait_max", queue_position=len(self._queue),
+            retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
 
     def timed_out(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
@@ -123,7 +146,7 @@ class Shedding:
         return Refusal(
             Outcome.QUEUE_TIMEOUT, gate="queue.wait_max", message=message, measured=round(waited_s, 3), limit=round(limit_s, 3),
             unit="s", policy_key="queue.wait_max", queue_position=self._queue.position(entry.demand.request_id),
-            retry_after_s=self._retry_s(books),
+            retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
 
     def rerouted_too_often(self, tried: int) -> Refusal | None:
@@ -138,6 +161,3 @@ class Shedding:
             Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, measured=tried, policy_key="relay.reroutes_max",
             retry_after_s=RETRY_NO_REPLICA_S,
         )  # fmt: skip
-
-    def _retry_s(self, books: Iterable[Book]) -> float:
-        return max(RETRY_S_MIN, self.forecast.queue_s(books))

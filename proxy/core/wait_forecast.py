@@ -6,6 +6,10 @@ The tenant's line moves at a measured rate ``r`` of its own, the prior of which 
 
     W = o / r        or a / R where nothing of the tenant's own is ahead
 
+and those of the line who were told to come back before ``W`` is over are let in first (``core.promises``), unless the request is itself one
+of them. Who is refused is told to come back when the line and everybody told before have been served, less ``RETURN_EARLY_RATIO`` of
+the time it may wait then: so it finds a line it can stand in, and neither it nor the engine waits for the other.
+
 Its error grows as that of a sum of many services does, with the root of the time: each request that was promised a place leaves a sample
 ``e = (waited - W) / sqrt(W + 1 s)``, and the margin of a new promise is the ``PROMISE_QUANTILE`` of the last ``ERRORS_MAX`` of them,
 times its own ``sqrt(W + 1 s)``. One that waited in vain counts as if it had been served in the moment it gave up.
@@ -21,6 +25,7 @@ from math import sqrt
 from statistics import NormalDist
 
 from proxy.core.book import Book
+from proxy.core.promises import Promises
 from proxy.core.replica import ReplicaPhase
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -29,6 +34,8 @@ PROMISE_QUANTILE = 0.95  # a promise in twenty may be late: the answer to those 
 ERRORS_MAX = 128
 ERROR_PRIOR = 0.4  # sqrt(s): one standard deviation of a ten-second wait is 1.3 s
 ERRORS_PRIOR = 16
+RETURN_S_MIN = 1.0
+RETURN_EARLY_RATIO = 0.5  # as far from a line that has run dry as from one that is too long
 WAIT_S_LEARNED_MIN = 0.5  # shorter forecasts tell of the moment at which one request ends, not of the rate
 
 
@@ -36,6 +43,7 @@ class WaitForecast:
     """Forecasts waits from a queue and learns from what became of them."""
 
     def __init__(self, queue: WaitQueue) -> None:
+        self.promises = Promises()
         self._queue = queue
         spread = NormalDist(0.0, ERROR_PRIOR)
         self._errors = deque(spread.inv_cdf((index + 0.5) / ERRORS_PRIOR) for index in range(ERRORS_PRIOR))
@@ -51,17 +59,29 @@ class WaitForecast:
         ideal = sum(book.spec.usable_blocks * book.clock.rate_per_s for book in moving)
         return max(self._queue.drain.rate_per_s(FILL_RATIO * ideal), 1e-9)
 
-    def wait_s(self, entry: Waiting, books: Iterable[Book]) -> float:
-        """Forecast wait until ``entry`` starts, from a place among the promised ones."""
-        ahead = self._queue.ahead(entry)
+    def wait_s(self, entry: Waiting, books: Iterable[Book], now_s: float) -> float:
+        """Forecast wait until ``entry`` starts, from a place that is promised now."""
+        work, rate_per_s = self._line(entry, books, now_s)
+        if entry.returning:
+            return work / rate_per_s
+        return self.promises.wait_s(entry.demand.priority, entry.demand.tenant, work, rate_per_s, now_s)
+
+    def _line(self, entry: Waiting, books: Iterable[Book], now_s: float) -> tuple[float, float]:
+        """Work ahead of ``entry`` and the rate at which it is done."""
+        ahead = self._queue.ahead(entry.demand, entry.rank_s + now_s - entry.enqueued_s)
         rate_per_s = self.rate_per_s(books)
         if ahead.line is None or ahead.own <= 0.0:
-            return ahead.total / rate_per_s
-        return ahead.own / max(ahead.line.rate_per_s(rate_per_s * ahead.own / ahead.total), 1e-9)
+            return ahead.total, rate_per_s
+        return ahead.own, max(ahead.line.rate_per_s(rate_per_s * ahead.own / ahead.total), 1e-9)
 
-    def queue_s(self, books: Iterable[Book]) -> float:
-        """Seconds of work in the whole queue."""
-        return self._queue.charge_ahead(None) / self.rate_per_s(books)
+    def return_s(self, entry: Waiting, books: Iterable[Book], now_s: float) -> float:
+        """Seconds after which the client of a refused request should come back; a seat is kept for it then."""
+        demand = entry.demand
+        work, rate_per_s = self._line(entry, books, now_s)
+        wait_s = (work + self.promises.work(demand.priority, demand.tenant)) / rate_per_s
+        wait_s = max(RETURN_S_MIN, wait_s - RETURN_EARLY_RATIO * (entry.start_by_s - demand.arrived_s))
+        self.promises.told(demand, entry.charge_block_steps, wait_s, now_s)
+        return wait_s
 
     def margin_s(self, wait_s: float) -> float:
         """What to add to a forecast so that ``PROMISE_QUANTILE`` of promises hold."""

@@ -1,10 +1,10 @@
 """Who waits in kvgate, and in which order they are offered room.
 
 Order: bands by priority, higher first; within a band tenants by virtual token-time (least served per weight first); within a tenant
-those with a promise before those standing by (``core.shedding``), then by latest start, then by arrival. A tenant that comes back from
-idleness starts at the least virtual time of those waiting, or where nobody waits at that of whoever was served last, so it can claim no
-credit for its absence (the rule of virtual token counters, reference algorithms.md §4). The charge is the request's forecast KV
-token-time in block-steps, taken at admission and settled at its end.
+those with a promise before those standing by (``core.shedding``), then by latest start (``Waiting.rank_s``), then by arrival. A tenant
+that comes back from idleness starts at the least virtual time of those waiting, or where nobody waits at that of whoever was served last,
+so it can claim no credit for its absence (the rule of virtual token counters, reference algorithms.md §4). The charge is the request's
+forecast KV token-time in block-steps, taken at admission and settled at its end.
 
 Bounds: requests, prompt tokens and body bytes; the caller asks ``exceeds`` before pushing. Fails: strict priority can starve a low
 band for as long as the higher ones fill the pools; deadlines end that wait with an honest answer.
@@ -118,12 +118,12 @@ class WaitQueue:
         return band, band.tenants[entry.demand.tenant]
 
     def promise(self, entry: Waiting) -> None:
-        """One that stood by will start in time after all: it joins the promised ones of its tenant."""
+        """One that stood by will start in time after all: it joins the promised ones of its tenant, as if it had come now."""
         assert not entry.promised, entry.demand.request_id
         band, tenant = self._account(entry)
         del tenant.waiting[bisect_left(tenant.waiting, entry.sort_key, key=sort_key)]
         del self._standing_by[entry.demand.request_id]
-        entry.promised = True
+        entry.promised, entry.rank_s = True, entry.rank_s + self.now_s - entry.enqueued_s
         insort(tenant.waiting, entry, key=sort_key)
         self._count_charge(entry, band, tenant, 1)
 
@@ -143,16 +143,15 @@ class WaitQueue:
         """Block-steps promised in the band of ``priority`` and above; in the whole queue for None."""
         return sum(band.charge for key, band in self._bands.items() if priority is None or key >= priority)
 
-    def ahead(self, entry: Waiting) -> Ahead:
-        """What is ahead of a place for ``entry`` among the promised ones of its tenant. Standing by is behind all of those."""
-        demand = entry.demand
+    def ahead(self, demand: Demand, rank_s: float) -> Ahead:
+        """What is ahead of a place of this rank among the promised ones of the demand's tenant. Standing by is behind all of those."""
         above = sum(band.charge for key, band in self._bands.items() if key > demand.priority)
         band = self._bands.get(demand.priority)
         if band is None:
             return Ahead(above, 0.0, None)
         if demand.tenant in band.tenants:
             self._lapse(band.tenants[demand.tenant])
-        return band.ahead(entry, above)
+        return band.ahead(demand, rank_s, above)
 
     def order(self) -> Iterator[Waiting]:
         """Everybody in the order in which room is offered, as if each were charged in turn."""

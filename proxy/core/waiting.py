@@ -25,7 +25,8 @@ class Waiting:
 
     ``start_by_s`` is its latest start: the deadline, or earlier where the first token has to come in time. ``promised`` says that it will
     start by then, as far as can be told; one without a promise stands by until ``standby_until_s``. ``forecast_s`` is the wait that was
-    forecast at ``forecast_at_s``, when it got its promise.
+    forecast at ``forecast_at_s``, when it got its promise. ``rank_s`` orders a tenant's line: the latest start, and for one that got its
+    promise later the latest start that it would have had if it had come then.
     """
 
     demand: Demand
@@ -44,14 +45,20 @@ class Waiting:
     forecast_s: float | None = None
     standby_until_s: float = inf
     start_by_s: float = inf
+    rank_s: float = inf
+    returning: bool = False  # it was told to come back at about this time
 
     def __post_init__(self) -> None:
-        self.start_by_s = min(self.start_by_s, self.demand.deadline_s)
+        self.bound(self.demand.deadline_s)
+
+    def bound(self, start_by_s: float) -> None:
+        """It must start by then. Not to be called while it waits: its place in the line depends on it."""
+        self.rank_s = self.start_by_s = min(self.start_by_s, start_by_s)
 
     @property
     def sort_key(self) -> tuple[bool, float, float]:
-        """Promised ones first, then by latest start, then by arrival; a rerouted one (negative sequence) before all of them."""
-        return not self.promised, -inf if self.sequence < 0 else self.start_by_s, self.sequence
+        """Promised ones first, then by rank, then by arrival; a rerouted one (negative sequence) before all of them."""
+        return not self.promised, -inf if self.sequence < 0 else self.rank_s, self.sequence
 
 
 def sort_key(entry: Waiting) -> tuple[bool, float, float]:

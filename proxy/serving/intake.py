@@ -20,6 +20,7 @@ from proxy.serving.services import Services
 from proxy.wire.call import Call, CallKind
 from proxy.wire.openai import read_call
 
+FINGERPRINT_BYTES = 2048  # of each end: the newest message, and a body's own bytes beside its length
 PARSE_INLINE_BYTES_MAX = 128 * 1024  # about half a millisecond; longer bodies are read in a thread
 DEADLINE_HEADERS = (
     ("x-kvgate-deadline-ms", 1e-3),
@@ -117,6 +118,7 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         tenant_weight=policy.tenants.weight_of(intake.tenant) * intake.traffic_class.weight,
         priority=intake.traffic_class.priority,
         body_bytes=len(intake.body),
+        fingerprint=fingerprint_of(intake.body),
         ttft_s=intake.traffic_class.ttft_s,
         tpot_s=intake.traffic_class.tpot_s,
         session=session_of(intake.fields, call.prompt_cache_key),
@@ -133,3 +135,8 @@ def session_of(fields: dict[str, str], prompt_cache_key: str | None) -> str:
 
 def _is_adapter(services: Services, model: str) -> bool:
     return any(watcher.facts is not None and model in watcher.facts.adapters for watcher in services.watchers.values())
+
+
+def fingerprint_of(body: bytes) -> int:
+    """What tells a repeated request from others, never 0. It reads the body's two ends only, whatever its length; valid in this process."""
+    return hash((len(body), body[:FINGERPRINT_BYTES], body[-FINGERPRINT_BYTES:])) or 1

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter_ns
 from typing import Protocol
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from proxy.core.survival import SurvivalModel
 from proxy.sim.sim_request import SimRequest
 
 MODEL = "m"
+AGAIN = "~"  # before the number of a request's repetition: "q7", "q7~1", "q7~2"
 
 
 class Ways(Protocol):
@@ -93,12 +95,17 @@ class GateAdmission:
     """Drives ``proxies`` gates over the same replicas. They share nothing: each sees the others as traffic that bypasses it.
 
     ``decisions_ns`` are the durations of the gate's calls for arrivals, in nanoseconds of the real clock: the one thing here that
-    differs from run to run, and nothing depends on it.
+    differs from run to run, and nothing depends on it. ``spared`` are requests that are not shed before their deadline
+    (``sim.counterfactual``).
     """
 
-    def __init__(self, policy: Policy, *, oracle: bool = False, proxies: int = 1) -> None:
+    def __init__(
+        self, policy: Policy, *, oracle: bool = False, proxies: int = 1, spared: frozenset[str] = frozenset()
+    ) -> None:
         assert proxies >= 1, proxies
         self.gates = [Gate(policy, 0.0) for _ in range(proxies)]
+        for gate in self.gates:
+            gate.shedding.spared = spared
         self.decisions_ns: list[int] = []
         self._oracle = oracle
         if oracle:
@@ -147,6 +154,7 @@ class GateAdmission:
             output_tokens_max=request.length if self._oracle else request.output_tokens_max,
             tenant=request.tenant,
             priority=request.priority,
+            fingerprint=crc32(request.request_id.partition(AGAIN)[0].encode()),  # whoever returns sends the same body
             ttft_s=request.ttft_s,
             tpot_s=request.tpot_s,
             session=request.session or "",

@@ -20,6 +20,7 @@ from proxy.core.replica import EngineSample, ReplicaSample
 from proxy.sim.admission import MODEL, Admission
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings, FinishReason
+from proxy.sim.returning import Returning, original
 from proxy.sim.sim_request import SimRequest, SimResult
 from proxy.sim.step_time import StepTimeModel
 from proxy.sim.usage import Usage
@@ -33,7 +34,7 @@ class Source(Protocol):
         ...
 
     def follow_up(self, request: SimRequest, now_s: float) -> SimRequest | None:
-        """What the client sends because ``request`` ended just now, at its ``arrival_s``."""
+        """What the client sends because ``request`` was answered just now, at its ``arrival_s``."""
         ...
 
 
@@ -74,7 +75,7 @@ class WorldSettings:
 class World:
     """Runs a workload to its end."""
 
-    def __init__(self, settings: WorldSettings, admission: Admission, source: Source) -> None:
+    def __init__(self, settings: WorldSettings, admission: Admission, source: Source, returning: Returning | None = None) -> None:
         self.settings = settings
         self.now_s = 0.0
         self.admission = admission
@@ -91,6 +92,7 @@ class World:
         self._serial = count()
         self._turn = count()
         self._source = source
+        self._returning = returning
         self._open = 0
         self._expected = 0  # requests that will arrive at a known time
         admission.start(self, [self._spec(name) for name in self.engines])
@@ -175,11 +177,17 @@ class World:
             self._bypassing.discard(request_id)
         elif result.forwarded_s is not None:
             self.admission.ended(request_id, result.output_tokens, natural=natural)
-        following = self._source.follow_up(result.request, self.now_s)
+        following = self._following(result)
         if following is not None:
             self._expect(following, max(self.now_s, following.arrival_s))
         elif self.settings.concurrency is not None:
             self._next_closed()
+
+    def _following(self, result: SimResult) -> SimRequest | None:
+        """What the client sends next: what follows from an answer, or the same again where it was told to come back."""
+        if result.outcome is Outcome.COMPLETED:
+            return self._source.follow_up(original(result.request), self.now_s)
+        return None if self._returning is None else self._returning.again(result, self.now_s)
 
     # ---- what an admission can do
 

@@ -233,7 +233,7 @@ def test_a_high_band_is_not_too_late_because_low_ones_queue() -> None:
     gate.fleet.books["r0"].clock.counted(1.0, 1.0, 1.0)
     for index in range(40):
         gate.handle(Arrive(quarter(f"low{index}", deadline_s=1e6)), 2.0)
-    assert gate.shedding.forecast.queue_s(gate.fleet) > 10.0
+    assert gate.queue.charge_ahead(None) / gate.shedding.forecast.rate_per_s(gate.fleet) > 10.0
     assert gate.handle(Arrive(quarter("vip", priority=1, arrived_s=2.0, deadline_s=7.0)), 2.0) == []
 
 
@@ -244,3 +244,32 @@ def test_accounts_of_tenants_that_are_gone_are_dropped() -> None:
         gate.handle(Granted(f"q{index}"), float(index))
         gate.handle(Finished(f"q{index}", Outcome.COMPLETED, 15), index + 0.5)
     assert tenants_remembered(gate) < 300
+
+
+def overrun(fingerprint: int = 0) -> tuple[Gate, Shed]:
+    """A gate whose line is far too long for one that has five seconds, and what it was told when it had stood by for a twentieth."""
+    gate = filled()
+    gate.fleet.books["r0"].clock.counted(10.0, 1.0, 1.0)
+    for index in range(40):
+        gate.handle(Arrive(quarter(f"high{index}", priority=1)), 2.0)
+    assert gate.handle(Arrive(quarter("late", arrived_s=2.0, deadline_s=7.0, fingerprint=fingerprint)), 2.0) == []
+    assert not any(one.request_id == "late" for one in gate.handle(Tick(), 2.24) if isinstance(one, Shed))
+    (shed,) = [one for one in gate.handle(Tick(), 2.25) if isinstance(one, Shed) and one.request_id == "late"]
+    return gate, shed
+
+
+def test_who_cannot_be_promised_a_place_is_shed_long_before_its_deadline() -> None:
+    gate, shed = overrun()
+    assert (shed.refusal.outcome, shed.refusal.gate) == (Outcome.QUEUE_TIMEOUT, "queue.wait_max")
+    assert shed.refusal.retry_after_s is not None
+    assert gate.queue.position("late") is None
+
+
+def test_who_comes_back_when_told_finds_its_seat() -> None:
+    gate, shed = overrun(fingerprint=7)
+    promises = gate.shedding.forecast.promises
+    assert shed.refusal.retry_after_s is not None
+    assert len(promises) == 1
+    back_s = 2.25 + shed.refusal.retry_after_s
+    gate.handle(Arrive(quarter("late~1", arrived_s=back_s, deadline_s=back_s + 5.0, fingerprint=7)), back_s)
+    assert len(promises) == 0

@@ -6,7 +6,7 @@ from proxy.core.book import Book
 from proxy.core.demand import PromptPart
 from proxy.core.outcome import Outcome
 from proxy.core.replica import ReplicaPhase
-from proxy.core.shedding import RETRY_S_MIN, Shedding
+from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
 from tests.support.builders import book, demand
 
@@ -69,7 +69,7 @@ def test_a_promise_is_kept_for_who_will_start_in_time() -> None:
     line = queue()
     line.push(waiting("a", 10_000.0, deadline_s=9.0))
     shedding, pool = Shedding(line, 2), [measured(10.0, 100)]
-    wait_s = shedding.forecast.wait_s(waiting("x", 1.0), pool)
+    wait_s = shedding.forecast.wait_s(waiting("x", 1.0), pool, 0.0)
     assert wait_s == pytest.approx(10_000.0 / 850.0)
     edge_s = wait_s + shedding.forecast.margin_s(wait_s)
     assert wait_s + 0.5 < edge_s < wait_s + 6.0
@@ -110,16 +110,45 @@ def test_a_promise_is_never_too_late() -> None:
 def test_a_full_queue_tells_which_bound_and_by_how_much() -> None:
     line = queue()
     line.push(waiting("a", 50_000.0))
-    refusal = Shedding(line, 2).queue_full(("queue.requests_max", 11, 10), [measured()])
+    refusal = Shedding(line, 2).queue_full(("queue.requests_max", 11, 10), waiting("x", 1.0), [measured()], 0.0)
     assert (refusal.outcome, refusal.gate, refusal.policy_key) == (Outcome.QUEUE_FULL, "queue.requests_max", "queue.requests_max")
     assert (refusal.measured, refusal.limit, refusal.queue_position) == (11, 10, 2)
-    assert refusal.retry_after_s == pytest.approx(50.0 / 0.85)
+    assert refusal.retry_after_s == pytest.approx(50.0 / 0.85 - 15.0)
 
 
-def test_a_retry_is_never_advised_at_once() -> None:
-    shedding = Shedding(queue(), 2)
-    assert shedding.queue_full(("queue.requests_max", 1, 0), [measured()]).retry_after_s == RETRY_S_MIN
-    assert shedding.displaced([measured()], demand(priority=3)).retry_after_s == RETRY_S_MIN
+def test_who_is_displaced_is_told_by_which_priority_and_when_to_come() -> None:
+    refusal = Shedding(queue(), 2).displaced(waiting("x", 1.0), demand(priority=3), [measured()], 0.0)
+    assert (refusal.outcome, refusal.policy_key, refusal.retry_after_s) == (Outcome.DISPLACED, "classes[].priority", 1.0)
+    assert "priority 3" in refusal.message
+
+
+def test_who_was_told_to_come_needs_no_further_margin() -> None:
+    line = queue()
+    line.push(waiting("a", 8500.0, deadline_s=9.0))
+    shedding = Shedding(line, 2)
+    newcomer, returning = waiting("x", 1.0, deadline_s=10.5), waiting("y", 1.0, deadline_s=10.5)
+    returning.returning = True
+    assert not shedding.promises(newcomer, [measured()], 0.0)
+    assert shedding.promises(returning, [measured()], 0.0)
+
+
+def test_the_first_token_has_to_come_in_time_not_the_start() -> None:
+    """The latest start leaves room for the prefill; a target that is missed anyway leaves the deadline alone."""
+    here = measured()
+    late = Shedding.start_by_s(demand(arrived_s=1.0, ttft_s=4.0), [here], 1.0)
+    assert late == pytest.approx(5.0 - here.saturation.ttft_s_forecast(demand(arrived_s=1.0), 1.0) - 3.0 / 10.0)
+    assert Shedding.start_by_s(demand(arrived_s=1.0, ttft_s=0.01), [here], 1.0) == float("inf")
+    assert Shedding.start_by_s(demand(), [here], 1.0) == float("inf")
+
+
+def test_one_that_is_spared_stands_by_until_its_deadline() -> None:
+    line = queue()
+    line.push(waiting("a", 100_000.0, deadline_s=9.0))
+    shedding, entry = Shedding(line, 2), waiting("x", 1.0, deadline_s=25.0)
+    shedding.spared = frozenset({"x"})
+    entry.promised = shedding.promises(entry, [measured()], 5.0)
+    assert not entry.promised
+    assert shedding.too_late(entry, [measured()], 24.9) is None
 
 
 def test_a_time_out_tells_how_long_it_waited_and_where_it_stood() -> None:

@@ -223,6 +223,18 @@ def test_who_stands_by_goes_after_the_promised_of_its_tenant_only() -> None:
     assert one.charge_ahead(None) == 30.0
 
 
+def test_a_place_promised_late_is_that_of_one_who_came_then() -> None:
+    one = queue()
+    by = Waiting(demand("by", deadline_s=10.0), 0.0, charge_block_steps=10.0, promised=False)
+    one.push(by)
+    one.now_s = 3.0
+    push(one, demand("before", deadline_s=12.9), at_s=2.9)
+    one.promise(by)
+    push(one, demand("after", deadline_s=13.1), at_s=3.1)
+    assert order(one) == ["before", "by", "after"]
+    assert one.deadline_s_next() == 10.0
+
+
 def test_one_that_leaves_while_standing_by_is_forgotten() -> None:
     one = queue()
     one.push(Waiting(demand("by"), 0.0, charge_block_steps=10.0, promised=False))

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.core.policy import Policy, Queue, TrafficClass
-from proxy.serving.intake import SESSION_CHARS_MAX, header_fields, session_of, wait_s_max
+from proxy.serving.intake import FINGERPRINT_BYTES, SESSION_CHARS_MAX, fingerprint_of, header_fields, session_of, wait_s_max
 
 POLICY = Policy(queue=Queue(wait_s_max=30.0))
 CHAT = TrafficClass("chat", deadline_s=10.0)
@@ -47,3 +47,12 @@ def test_headers_by_lower_case_name() -> None:
 )
 def test_a_session_is_what_the_client_calls_one(fields: dict[str, str], key: str | None, session: str) -> None:
     assert session_of(fields, key) == session
+
+
+def test_a_repeated_body_is_known_and_others_are_not() -> None:
+    """By length and both ends; what differs only in the middle of a long body is taken for the same, which costs a seat at most."""
+    body = b"{" + b"a" * 3 * FINGERPRINT_BYTES + b"}"
+    assert fingerprint_of(body) == fingerprint_of(bytes(bytearray(body)))
+    for other in (body + b" ", b"[" + body[1:], body[:-1] + b"]", b""):
+        assert fingerprint_of(other) != fingerprint_of(body)
+    assert fingerprint_of(b"") != 0
