@@ -24,14 +24,13 @@ from proxy.core.demand import Demand
 from proxy.core.ledger import Ledger
 from proxy.core.replica import EngineSample
 from proxy.core.step_time import StepTime, StepWindow
-from proxy.core.step_watch import StepWatch
+from proxy.core.step_watch import KV_SPARE_RATIO, StepWatch
 from proxy.core.targets import Targets, prefill_per_step
 from proxy.core.units import blocks_for_tokens
 from proxy.core.wedge import Wedge
 
 BACKLOG_STEPS = 4.0  # enough that no step starves between two looks at the queue
 TTFT_BACKLOG_SHARE = 0.5  # of the least target: room for whoever has that target and comes next
-KV_SPARE_RATIO = 0.9
 BUDGET_SPARE_RATIO = 0.8
 CEILING_LIFE_S = 60.0
 WAITING_SAMPLES = 2

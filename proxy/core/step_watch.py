@@ -14,6 +14,8 @@ from proxy.core.ledger import Ledger
 from proxy.core.replica import EngineSample
 from proxy.core.step_time import StepWindow
 
+KV_SPARE_RATIO = 0.9  # below it no usual prompt waits for blocks
+
 
 @dataclass(frozen=True, slots=True)
 class _Look:
@@ -24,6 +26,13 @@ class _Look:
     tokens: dict[str, float]
     kv_tokens: float
     backlog_tokens: float
+
+    def full(self, token_budget: float) -> bool:
+        """Whether prompts waited in the engine because a step has no room for more: ours fill one, and nothing else is short."""
+        sample = self.sample
+        waiting = sample.waiting if sample.waiting_capacity is None else sample.waiting_capacity
+        roomy = sample.kv_usage_ratio is not None and sample.kv_usage_ratio < KV_SPARE_RATIO
+        return bool(waiting) and roomy and self.backlog_tokens >= token_budget
 
 
 class StepWatch:
@@ -77,7 +86,7 @@ class StepWatch:
             output_tokens=sum(moved) if generated is None else generated,
             kv_tokens=(before.kv_tokens + after.kv_tokens) / 2.0,
             prefill_outlook=prefill_outlook,
-            prefill_waiting=min(before.backlog_tokens, after.backlog_tokens) >= token_budget,
+            prefill_waiting=all(look.full(token_budget) for look in (before, after)),
         )
 
 

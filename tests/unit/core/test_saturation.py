@@ -4,8 +4,9 @@ import pytest
 
 from proxy.core.book import Book
 from proxy.core.replica import EngineSample
-from proxy.core.saturation import CEILING_LIFE_S, FRESH_S, KV_SPARE_RATIO, WAITING_SAMPLES, Binding
+from proxy.core.saturation import CEILING_LIFE_S, FRESH_S, WAITING_SAMPLES, Binding
 from proxy.core.step_time import TOKEN_BUDGET_START
+from proxy.core.step_watch import KV_SPARE_RATIO
 from tests.support.builders import book, demand, engine_sample, scrape
 from tests.support.saturated import binds, observe, roomy, running, sent, teach
 
