@@ -1,21 +1,15 @@
 """Everything the gate knows of one replica, and its verdict on one request.
 
-Verdict. With the sums M(t), V(t), C(t) and K(t) of mean, variance, ceiling and common error over the ledger plus the request, the bias b
-and its spread s, a request fits when
-
-    max over t of  Q(t) = min( M + z * sqrt(V + s^2) + K,  C + s ) + b   <=   usable blocks
-
+Verdict. A request fits when the largest quantile of the replica's demand with it (``core.risk``) stays within the usable blocks,
 and no other limit (``core.saturation``) binds. An empty replica takes anything whose prompt and one token fit: no deadlock.
 
 Fails: as its parts do; each says how in its own header.
 """
 
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 
-import numpy as np
-
-from proxy.core.curves import Curves, cap_ends
+from proxy.core.curves import Curves, Newcomers, blocks_of
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
@@ -23,13 +17,19 @@ from proxy.core.ledger import PREFILL_DELAY_STEPS, CurveCache, Lease, Ledger
 from proxy.core.pacing import REACH_MIN
 from proxy.core.reconcile import Reconciler
 from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, aggregate
+from proxy.core.risk import Risk, quantile_of
 from proxy.core.saturation import Binding, Saturation
-from proxy.core.step_clock import StepClock
+from proxy.core.step_clock import IDLE, StepClock
 from proxy.core.survival import SurvivalModel
 from proxy.core.units import blocks_for_tokens
 
 LAG_STEPS = 2.0  # a streamed token is on its way to us for about one step, asynchronous scheduling allocates one ahead
-REFRESH_STEPS = 1.0
+REFRESH_STEPS = 8.0  # half a block: see ``core.ledger`` for why a sum that old is safe
+REFRESH_S_MIN, REFRESH_S_MAX = (
+    0.1,
+    0.3,
+)  # below, a fast engine would keep us busy; above, what was learned meanwhile would come late
+REFRESH_LATE_RATIO = 4.0  # a decision does not trust a sum older than this many intervals: the driver is not sending its Ticks
 STATS_LATE_S = 2.0  # a preemption is counted when its victim resumes
 
 
@@ -66,10 +66,13 @@ class Verdict:
 class Book:
     """One replica's ledger, clock, bias, margin and limits. Every method is told the time; none awaits."""
 
-    def __init__(self, spec: ReplicaSpec, model: SurvivalModel, feedback: Feedback, *, stale_s: float, now_s: float) -> None:
+    def __init__(
+        self, spec: ReplicaSpec, model: SurvivalModel, feedback: Feedback, *, stale_s: float, now_s: float,
+        newcomers: Newcomers | None = None,
+    ) -> None:  # fmt: skip
         self.spec = spec
-        self.grid = Grid(spec.context_tokens_max)
-        self.ledger = Ledger(spec.block_size, self.grid, model)
+        self.grid = Grid(spec.context_tokens_max) if newcomers is None else newcomers.grid
+        self.ledger = Ledger(spec.block_size, self.grid, model, newcomers)
         self.clock = StepClock(now_s)
         self.reconciler = Reconciler()
         self.feedback = feedback
@@ -86,7 +89,8 @@ class Book:
         self._counted_s = now_s
         self.interval_blocks = (0.0, 0.0)  # [placed, placed + unplaced] at the last comparison
         self.unsettled = 0  # leases that may or may not have held blocks at that instant
-        self._refreshed_steps = -inf
+        self._refreshed_s = now_s
+        self.scrapes = 0
 
     def __repr__(self) -> str:
         """State for people and tests."""
@@ -96,12 +100,38 @@ class Book:
         """Seconds since the last sample that had a usage; None when there was none."""
         return None if self._sampled_s is None else now_s - self._sampled_s
 
-    def refresh(self, now_s: float, *, force: bool = False) -> None:
-        """Move the forecast to now when the step clock went on."""
-        self.clock.advance(now_s, self.ledger.leases.values())
-        if force or self.clock.steps - self._refreshed_steps >= REFRESH_STEPS:
-            self._refreshed_steps = self.clock.steps
-            self.ledger.refresh(self.clock.steps)
+    def refresh(self, now_s: float) -> None:
+        """Read how far every stream came, move the clock and the forecast to now. O(leases): for Ticks and scrapes, not for decisions."""
+        if self.clock.due(now_s):
+            self.clock.advance(now_s, self.ledger.look())
+        else:
+            self.ledger.rows.read()
+        self.ledger.reforecast(self.clock.steps)
+        self._refreshed_s = now_s
+
+    def refresh_s(self) -> float:
+        """How often the forecast is made anew."""
+        return min(max(REFRESH_STEPS / self.clock.rate_per_s, REFRESH_S_MIN), REFRESH_S_MAX)
+
+    def refresh_due_s(self) -> float:
+        """When the forecast is to be made anew; infinite while nothing is here that could change it."""
+        return self._refreshed_s + self.refresh_s() if self.ledger.leases else inf
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether the forecast is so old that a decision has to renew it first."""
+        return bool(self.ledger.leases) and now_s - self._refreshed_s > REFRESH_LATE_RATIO * self.refresh_s()
+
+    def steps_now(self, now_s: float) -> float:
+        """Where the step clock stands at ``now_s``, between looks as its rate says; it stands still while nothing is here."""
+        if self.ledger.leases:
+            return self.clock.steps_at(now_s)
+        self.clock.advance(now_s, IDLE)
+        self._refreshed_s = now_s
+        return self.clock.steps
+
+    def ahead_steps(self, now_s: float) -> int:
+        """Steps since the anchor of the ledger's curves."""
+        return self.ledger.ahead_steps(self.clock.steps_at(now_s)) if self.ledger.leases else 0
 
     def peak_blocks(self, curves: Curves | None, now_s: float) -> float:
         """Largest Q(t) with ``curves`` added, in blocks: the risk-adjusted forecast peak."""
@@ -110,20 +140,23 @@ class Book:
 
     def quantile(self, total: Curves, now_s: float) -> FloatArray:
         """Q(t) of a sum of demand, in blocks over the grid."""
+        return quantile_of(total, self.risk(now_s))
+
+    def risk(self, now_s: float) -> Risk:
+        """What of this replica enters its quantile, besides the demand."""
         sigma = self.reconciler.sigma_blocks(self.spec.usable_blocks, self.sample_age_s(now_s), self._stale_s)
-        spread = self.feedback.z * np.sqrt(np.maximum(total.variance, 0.0) + sigma * sigma)
-        risky = total.mean + spread + total.common
-        quantile: FloatArray = np.minimum(risky, total.ceiling + sigma) + self.reconciler.bias_blocks
-        return quantile
+        return Risk(self.feedback.z, sigma, self.reconciler.bias_blocks)
 
     def verdict(self, demand: Demand, now_s: float, cache: CurveCache | None = None) -> Verdict:
         """Whether ``demand`` fits now. ``cache`` is the waiting request's own."""
-        curves = self.ledger.demand_curves(demand, self.output_tokens_max(demand), cache)
+        cap = self.output_tokens_max(demand)
+        curves = self.ledger.demand_curves(demand, cap, cache, ahead_steps=self.ahead_steps(now_s))
         peak = self.peak_blocks(curves, now_s)
         headroom = (self.spec.usable_blocks - peak) / max(1, self.spec.usable_blocks)
-        return Verdict(self._binding(demand, headroom, now_s), headroom, curves)
+        return Verdict(self.binding(demand, headroom, now_s), headroom, curves)
 
-    def _binding(self, demand: Demand, headroom_ratio: float, now_s: float) -> Binding:
+    def binding(self, demand: Demand, headroom_ratio: float, now_s: float) -> Binding:
+        """What keeps ``demand`` out, given the share of the pool that its forecast peak leaves."""
         if self.phase is not ReplicaPhase.SERVING or not self.fits_alone(demand):
             return Binding.UNAVAILABLE
         if self.saturation.wedge.closed(len(self.ledger.leases), now_s):
@@ -143,15 +176,16 @@ class Book:
         """Nothing of ours runs here: what bypasses us must leave room for the prompt, or we would wait for ever."""
         return self.reconciler.bias_blocks + self.prompt_blocks(demand) <= self.spec.usable_blocks
 
-    def paced_out(self, demand: Demand, verdict: Verdict) -> bool:
+    def paced_out(self, demand: Demand, curves: Curves, now_s: float) -> bool:
         """Whether the request would end together with too many others."""
-        candidate = self.ledger.candidate(demand, self.output_tokens_max(demand))
-        steps, blocks, reach = cap_ends(candidate, self.ledger.model, self.spec.block_size)
-        if reach[0] < REACH_MIN:
+        model, cap = self.ledger.model, self.output_tokens_max(demand)
+        reach = exp(-model.hazard(model.leaf(demand), cap))
+        if reach < REACH_MIN:
             return False
-        expected = float((blocks * reach).sum())
-        ends = self.ledger.cap_ends()
-        return ends.crowded(float(steps[0]), expected, self.block_steps(verdict.curves), self.spec.usable_blocks)
+        size, shares = self.spec.block_size, demand.shares_prefix
+        blocks = sum(blocks_of(part.tokens, demand.copies, cap, size, shares_prefix=shares) for part in demand.parts)
+        end = cap + PREFILL_DELAY_STEPS + self.ahead_steps(now_s)
+        return self.ledger.cap_ends().crowded(end, blocks * reach, self.block_steps(curves), self.spec.usable_blocks)
 
     def output_tokens_max(self, demand: Demand) -> int:
         """Output tokens of one sequence at most: the request's cap, clamped to the context as vLLM 0.32 does."""
@@ -202,19 +236,21 @@ class Book:
         if engine is None:
             return 0
         preemptions = self._count_deltas(engine, sample.sampled_s)
+        self.scrapes += 1
         self.waiting, self.running = engine.waiting, engine.running
         since_s = (sample.sampled_s if sample.asked_s is None else sample.asked_s) - LAG_STEPS / self.clock.rate_per_s
         ours = bool(self.ledger.leases) or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
         if preemptions and ours:  # of traffic that bypasses us they say nothing about our margin
             self.feedback.preempted(preemptions, now_s)
-        self.clock.advance(now_s, self.ledger.leases.values())
+        if self.clock.due(now_s):
+            self.clock.advance(now_s, self.ledger.look())
         self._infer_placement(engine, now_s)
         self.saturation.observe(engine, now_s, sample.sampled_s)
         if engine.kv_usage_ratio is not None:
             self.measured_blocks = self._used_blocks(engine.kv_usage_ratio)
             self._compare(engine, now_s, sample.sampled_s, since_s)
             self._sampled_s = sample.sampled_s
-        self.refresh(now_s, force=True)
+        self.refresh(now_s)
         self._last = engine
         return preemptions
 
@@ -237,10 +273,8 @@ class Book:
         """Of our leases whose tokens we cannot see, the oldest that the engine's running count has room for are placed."""
         if engine.running is None:
             return
-        free = engine.running - sum(lease.demand.sequences for lease in self.ledger.leases.values() if lease.placed)
-        for lease in self.ledger.leases.values():
-            if lease.placed:
-                continue
+        free = engine.running - self.ledger.sequences_placed()
+        for lease in self.ledger.unplaced():
             free -= lease.demand.sequences
             if free < 0:
                 break
@@ -254,41 +288,9 @@ class Book:
         lag, behind = LAG_STEPS + rate * max(0.0, now_s - sampled_s), rate * max(0.0, now_s - since_s)
         low, high = self.ledger.held_interval(self.clock.steps, lag, behind_steps=behind, since_s=since_s, running=engine.running)
         self.unsettled = self.ledger.unsettled(since_s, engine.running)
-        decoding = sum(lease.demand.sequences for lease in self.ledger.leases.values() if lease.placed)
-        frozen = bool(engine.waiting) or (engine.running is not None and engine.running < decoding)
+        frozen = bool(engine.waiting) or (engine.running is not None and engine.running < self.ledger.sequences_placed())
         self.interval_blocks = (low, high)
         self.reconciler.compare(self.measured_blocks, low, high, frozen=frozen)
-
-    # ---- reservations for a head that does not fit
-
-    def earliest_start(self, head: Curves, now_s: float) -> tuple[float, float] | None:
-        """Steps from now after which ``head`` fits, given who is here, and the blocks spare from then on; None: not within the horizon.
-
-        One that would not even fit alone starts when everybody here has ended: an empty replica takes anything.
-        """
-        usable = self.spec.usable_blocks
-        if self.quantile(head, now_s).max() > usable:
-            empty = np.flatnonzero(self.ledger.total.ceiling[1:] <= 0.0)
-            return (float(self.grid.starts[empty[0] + 1]), 0.0) if len(empty) else None
-        later = self.grid.later
-        shifted = Curves(*(np.concatenate((curve, [0.0]))[later] for curve in head.arrays()))
-        taken = np.where(later == len(self.grid), 0.0, self.quantile(self.ledger.total + shifted, now_s)).max(axis=1)
-        starts = np.flatnonzero(taken[1:] <= usable)
-        if not len(starts):
-            return None
-        index = int(starts[0]) + 1
-        return float(self.grid.starts[index]), float(usable - taken[index])
-
-    def blocks_beside(self, demand: Demand, candidate: Curves, step: float) -> float:
-        """Blocks that ``candidate``, admitted now, takes from ``step`` on: 0 if it has ended by then, infinite once ``step`` has come."""
-        ahead = step - self.clock.steps
-        if ahead <= 0.0:
-            return inf
-        if self.output_tokens_max(demand) + PREFILL_DELAY_STEPS <= ahead:
-            return 0.0
-        first = int(np.searchsorted(self.grid.starts, ahead, side="right")) - 1
-        risky = candidate.mean + self.feedback.z * np.sqrt(candidate.variance) + candidate.common
-        return float(np.minimum(risky, candidate.ceiling)[first:].max())
 
     def new_epoch(self) -> None:
         """The engine restarted: leases, bias and shared blocks of the old one are gone."""

@@ -16,10 +16,12 @@ while its curve goes on.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
+from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.survival import SurvivalModel
 
@@ -74,22 +76,37 @@ def blocks_held(rows: RowStates, ahead: FloatArray | float, block_size: int) -> 
     def column(values: FloatArray) -> FloatArray:
         return values[:, None] if wide else values
 
-    tokens = np.minimum(column(rows.output_tokens) + ahead, column(rows.output_tokens_max))
-    prompt = column(rows.prompt_tokens) - 1.0
-    one = np.ceil((prompt + np.maximum(tokens, 1.0)) / block_size)
-    copies = column(rows.copies)
-    common = np.where(copies > 1.0, np.floor(prompt / block_size) * column(rows.shares_prefix), 0.0)
-    held: FloatArray = common + copies * (one - common)
+    held: FloatArray = column(rows.output_tokens) + ahead
+    np.minimum(held, column(rows.output_tokens_max), out=held)
+    np.maximum(held, 1.0, out=held)
+    prompt = rows.prompt_tokens - 1.0
+    held += column(prompt)
+    held /= block_size
+    np.ceil(held, out=held)
+    if (rows.copies != 1.0).any():
+        common = np.where(rows.copies > 1.0, np.floor(prompt / block_size) * rows.shares_prefix, 0.0)
+        held *= column(rows.copies)
+        held -= column(common * (rows.copies - 1.0))
     return held
 
 
-def alive(rows: RowStates, grid: Grid, model: SurvivalModel) -> tuple[FloatArray, FloatArray]:
-    """Probability of being alive at each interval's start, and whether the cap allows it at all (1 or 0): two (N, G) arrays."""
-    at = rows.output_tokens[:, None] + np.maximum(grid.starts - rows.delay_steps[:, None], 0.0)
-    possible = (at < rows.output_tokens_max[:, None]).astype(np.float64)
-    now = model.hazard_at(rows.classes, rows.output_tokens)
+def blocks_of(prompt_tokens: int, copies: int, output_tokens: float, block_size: int, *, shares_prefix: bool) -> float:
+    """Blocks that one row holds with ``output_tokens`` out, the same formula for one row."""
+    one = ceil((prompt_tokens - 1 + max(output_tokens, 1.0)) / block_size)
+    common = (prompt_tokens - 1) // block_size if copies > 1 and shares_prefix else 0
+    return float(common + copies * (one - common))
+
+
+def alive(rows: RowStates, grid: Grid, model: SurvivalModel) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Probability of being alive at each interval's start, and whether the cap allows it at all: two (N, G) arrays."""
+    at = np.maximum(grid.starts - rows.delay_steps[:, None], 0.0)
+    at += rows.output_tokens[:, None]
+    possible = at < rows.output_tokens_max[:, None]
     later = model.hazard_at(rows.classes[:, None], at)
-    return np.exp(now[:, None] - later) * possible, possible
+    np.subtract(model.hazard_at(rows.classes, rows.output_tokens)[:, None], later, out=later)
+    np.exp(later, out=later)
+    later *= possible
+    return later, possible
 
 
 def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, block_size: int) -> tuple[Curves, FloatArray]:
@@ -97,9 +114,72 @@ def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, block_size: int
     blocks = blocks_held(rows, grid.ends + LEAD_STEPS, block_size)
     living, possible = alive(rows, grid, model)
     mean = blocks * living
-    now = blocks_held(rows, LEAD_STEPS, block_size)[:, None]
-    common = rows.error_ratio[:, None] * np.maximum(mean - now, 0.0)
-    return Curves(mean, blocks * mean * (1.0 - living), blocks * possible, common), living
+    variance = 1.0 - living
+    variance *= mean
+    variance *= blocks
+    blocks *= possible
+    common = mean - blocks_held(rows, LEAD_STEPS, block_size)[:, None]
+    np.maximum(common, 0.0, out=common)
+    common *= rows.error_ratio[:, None]
+    return Curves(mean, variance, blocks, common), living
+
+
+class Newcomers:
+    """Curves of requests that are not here yet: those of ``curves_of``, from survival vectors kept for each class.
+
+    All parts of a request have the same class, cap and delay, so one survival vector serves them all.
+    """
+
+    def __init__(self, grid: Grid, model: SurvivalModel, block_size: int) -> None:
+        self.grid = grid
+        self.model = model
+        self.block_size = block_size
+        self._grown = grid.ends + LEAD_STEPS
+        self._survival: dict[tuple[int, float], tuple[FloatArray, FloatArray]] = {}
+        self._version = -1
+
+    def __repr__(self) -> str:
+        """What is kept, for people and tests."""
+        return f"<Newcomers block_size={self.block_size} kept={len(self._survival)}>"
+
+    def rows(self, demand: Demand, output_tokens_max: int, delay_steps: float) -> tuple[FloatArray, FloatArray]:
+        """Mean, variance, ceiling and common of each part, (4, parts, G) in blocks, and the probability (G,) that they live.
+
+        ``delay_steps`` is how long after the grid's start they decode their first token; their blocks are taken as growing at once.
+        """
+        starts, survival = self._vectors(self.model.leaf(demand), delay_steps)
+        ends_before = int(np.searchsorted(starts, output_tokens_max, side="left"))
+        living = survival.copy()
+        living[ends_before:] = 0.0
+        spread = 1.0 - living
+        error = self.model.error_ratio(demand)
+        grown = np.minimum(self._grown, output_tokens_max)
+        rows = np.empty((4, len(demand.parts), len(self.grid)))
+        for index, part in enumerate(demand.parts):
+            blocks = np.ceil((grown + (part.tokens - 1.0)) / self.block_size)
+            if demand.copies > 1:
+                common = (part.tokens - 1) // self.block_size if demand.shares_prefix else 0
+                blocks = common + demand.copies * (blocks - common)
+            mean = np.multiply(blocks, living, out=rows[0, index])
+            np.multiply(mean, blocks, out=rows[1, index])
+            rows[1, index] *= spread
+            rows[2, index] = blocks
+            rows[2, index, ends_before:] = 0.0
+            now = blocks_of(part.tokens, demand.copies, LEAD_STEPS, self.block_size, shares_prefix=demand.shares_prefix)
+            np.maximum(mean - now, 0.0, out=rows[3, index])
+        rows[3] *= error
+        return rows, living
+
+    def _vectors(self, leaf: int, delay_steps: float) -> tuple[FloatArray, FloatArray]:
+        """Tokens out at each interval's start, and the probability of getting there, caps aside."""
+        if self._version != self.model.version:
+            self._version = self.model.version
+            self._survival.clear()
+        kept = self._survival.get((leaf, delay_steps))
+        if kept is None:
+            starts = np.maximum(self.grid.starts - delay_steps, 0.0)
+            kept = self._survival[leaf, delay_steps] = starts, np.exp(-self.model.hazard_at(np.asarray([leaf]), starts))
+        return kept
 
 
 def cap_ends(rows: RowStates, model: SurvivalModel, block_size: int) -> tuple[FloatArray, FloatArray, FloatArray]:

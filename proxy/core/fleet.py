@@ -5,10 +5,13 @@ engine epoch (counters fell, start time changed). Leases of an epoch that ended 
 """
 
 from collections.abc import Iterator
+from math import ceil, inf
 
-from proxy.core.book import Book, ReplicaSpec
+from proxy.core.book import REFRESH_S_MIN, Book, ReplicaSpec
+from proxy.core.curves import Newcomers
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
+from proxy.core.grid import Grid
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaPhase, ReplicaSample
 from proxy.core.survival import SurvivalModel
@@ -16,6 +19,9 @@ from proxy.core.warmth import Warmth
 
 REBUILD_S = 0.5  # how often running requests enter the survival estimate
 REBUILD_COMPLETIONS = 25
+REBUILD_S_MIN = 0.1  # however many completed: it goes through everybody who runs
+REBUILD_S_LATE = 4.0 * REBUILD_S  # on a decision only when nothing else did for so long
+REFRESH_GAP_S = 0.01  # Ticks that only refresh come no closer together
 
 
 class Fleet:
@@ -28,6 +34,9 @@ class Fleet:
         self.warmth = Warmth()
         self.preemptions_total = 0
         self.epochs_total = 0
+        self._pool: list[Book] = []
+        self._newcomers: dict[tuple[int, int], Newcomers] = {}
+        self._refreshed_s = now_s
         self._rebuilt_s = now_s
         self._rebuilt_completions = 0
 
@@ -44,10 +53,24 @@ class Fleet:
         return [book for book in self.books.values() if model in book.spec.models]
 
     def fresh(self, now_s: float) -> list[Book]:
-        """Every book, its forecast moved to now."""
-        for book in self.books.values():
-            book.refresh(now_s)
-        return list(self.books.values())
+        """Every book, for a decision: its forecast is what the last Ticks left, made anew only where no Tick came for long."""
+        for book in self._pool:
+            if book.is_late(now_s):
+                book.refresh(now_s)
+        return self._pool
+
+    def refresh_due(self, now_s: float) -> None:
+        """Make forecasts anew that are due, the oldest first, and of many replicas only a share, so that no Tick takes long."""
+        due = sorted((book.refresh_due_s(), index) for index, book in enumerate(self._pool) if book.refresh_due_s() <= now_s)
+        if due:
+            share = ceil(len(self._pool) * REFRESH_GAP_S / REFRESH_S_MIN)
+            for _, index in due[:share]:
+                self._pool[index].refresh(now_s)
+            self._refreshed_s = now_s
+
+    def refresh_due_s_next(self) -> float:
+        """When the next Tick has something to refresh; infinite while nothing runs anywhere."""
+        return max(min((book.refresh_due_s() for book in self._pool), default=inf), self._refreshed_s + REFRESH_GAP_S)
 
     def could_take(self, demand: Demand, excluded: set[str]) -> bool:
         """Whether any replica not excluded could ever serve the demand."""
@@ -68,7 +91,13 @@ class Fleet:
             feedback = old.feedback  # what was learned of its margin holds for the same machine
             self.epochs_total += 1
         self.warmth.found(spec.name, usable_blocks=spec.usable_blocks, block_size=spec.block_size, caching=spec.prefix_caching)
-        self.books[spec.name] = Book(spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s)
+        alike = spec.context_tokens_max, spec.block_size
+        if alike not in self._newcomers:
+            self._newcomers[alike] = Newcomers(Grid(spec.context_tokens_max), self.model, spec.block_size)
+        self.books[spec.name] = Book(
+            spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s, newcomers=self._newcomers[alike]
+        )
+        self._pool = list(self.books.values())
         return old is not None
 
     def changed(self, replica: str, phase: ReplicaPhase) -> None:
@@ -89,11 +118,12 @@ class Fleet:
         self.preemptions_total += book.observe(sample, now_s)
         return sample.new_epoch
 
-    def rebuild_when_due(self, now_s: float) -> bool:
-        """Bring running requests into the survival estimate now and then; True when it did."""
-        due = self.model.completions_total - self._rebuilt_completions >= REBUILD_COMPLETIONS
-        if due or now_s - self._rebuilt_s >= REBUILD_S:
-            self._rebuilt_s, self._rebuilt_completions = now_s, self.model.completions_total
-            self.model.rebuild(pair for book in self.books.values() for pair in book.ledger.running())
-            return True
-        return False
+    def rebuild_when_due(self, now_s: float, *, deciding: bool = False) -> bool:
+        """Bring running requests into the survival estimate now and then; True when it did. ``deciding`` puts it off, but not for ever."""
+        waited_s = now_s - self._rebuilt_s
+        enough = self.model.completions_total - self._rebuilt_completions >= REBUILD_COMPLETIONS
+        if waited_s < (REBUILD_S_LATE if deciding else REBUILD_S_MIN if enough else REBUILD_S):
+            return False
+        self._rebuilt_s, self._rebuilt_completions = now_s, self.model.completions_total
+        self.model.rebuild([book.ledger.running() for book in self._pool])
+        return True

@@ -10,7 +10,6 @@ Invariants (design §0): every grant fits under the forecast in force; an empty 
 request waits past its deadline. One writer: each call runs to its end, and nothing here awaits.
 """
 
-from math import inf
 from typing import assert_never
 
 from proxy.core.book import Book
@@ -82,11 +81,12 @@ class Gate:
                 self._replica_event(event, now_s, effects)
             case Tick():
                 self._review(now_s, effects)
+                self.fleet.refresh_due(now_s)
             case _:
                 assert_never(event)
-        if self.fleet.rebuild_when_due(now_s):
+        if self.fleet.rebuild_when_due(now_s, deciding=not isinstance(event, Tick | Observed)):
             self.queue.forget_idle()
-        self._schedule(now_s, effects)
+        self._schedule(now_s, effects, look_behind=isinstance(event, Tick))
         return self.take_effects()
 
     def take_effects(self) -> list[Effect]:
@@ -96,11 +96,12 @@ class Gate:
 
     def deadline_s_next(self, now_s: float) -> float:
         """When the driver should send the next Tick; infinite when there is nothing to wait for."""
+        due_s = self.fleet.refresh_due_s_next()
         if not len(self.queue):
-            return inf
+            return due_s
         rate_per_s = max((book.clock.rate_per_s for book in self.fleet), default=1.0 / TICK_S_MAX)
         tick_s = min(max(TICK_STEPS / rate_per_s, TICK_S_MIN), TICK_S_MAX)
-        return min(now_s + tick_s, self.queue.deadline_s_next())
+        return min(due_s, now_s + tick_s, self.queue.deadline_s_next())
 
     def _request_event(
         self, event: Granted | Refused | Reroute | Cancelled | Finished, now_s: float, effects: list[Effect]
@@ -150,7 +151,7 @@ class Gate:
         if refusal is not None:
             self._shed(demand.request_id, refusal, effects)
             return
-        entry = self._entry(event, books, now_s)
+        entry = self._entry(event, books[0], now_s)
         entry.may_wait = self.queue.exceeds(demand) is None
         entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
         self.placement.burst.arrived(now_s)
@@ -161,12 +162,10 @@ class Gate:
                 return
         self._enqueue(entry, books, now_s, effects)
 
-    @staticmethod
-    def _entry(event: Arrive, books: list[Book], now_s: float) -> Waiting:
+    def _entry(self, event: Arrive, book: Book, now_s: float) -> Waiting:
         """A queue entry with its forecasts, made on the model's first replica."""
-        demand, book = event.demand, books[0]
-        entry = Waiting(demand, now_s, event.streaming)
-        curves = book.ledger.demand_curves(demand, book.output_tokens_max(demand), entry.curves)
+        entry = Waiting(event.demand, now_s, event.streaming)
+        curves = self.placement.own_curves(entry, self.fleet.fresh(now_s), now_s)
         entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
         return entry
 
@@ -209,7 +208,7 @@ class Gate:
 
     # ---- admissions
 
-    def _schedule(self, now_s: float, effects: list[Effect]) -> None:
+    def _schedule(self, now_s: float, effects: list[Effect], *, look_behind: bool) -> None:
         """Admit whoever can go, one at a time, until nobody can."""
         if not len(self.queue):
             return
@@ -217,7 +216,7 @@ class Gate:
             self._release_all(now_s, effects)
             return
         books = self.fleet.fresh(now_s)
-        while (choice := self.placement.next_choice(books, now_s)) is not None:
+        while (choice := self.placement.next_choice(books, now_s, look_behind=look_behind)) is not None:
             self.queue.remove(choice.entry.demand.request_id, admitted=True)
             self.shedding.forecast.learn(choice.entry, now_s)
             self._reserve(choice, now_s, effects)
@@ -237,7 +236,7 @@ class Gate:
             replica=book.spec.name,
             output_tokens_max=cap,
             sent_s=now_s,
-            sent_steps=book.clock.steps,
+            sent_steps=book.steps_now(now_s),
             streaming=entry.streaming,
             output_tokens_forecast=self.fleet.model.output_tokens_expected(demand, cap),
             cached_tokens=int(self.fleet.warmth.cached_tokens(demand, (book.spec.name,))[0]),

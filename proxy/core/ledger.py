@@ -1,33 +1,41 @@
 """The book of what one replica holds and will hold for requests that went through us.
 
-One *row* per prompt part of each lease, in parallel arrays; the replica's forecast is the sum of its rows' curves plus the runs of
-blocks that several rows share. Sums are refreshed when the step clock has moved (``refresh``), and adjusted in between when a lease
-comes or goes, so a decision costs O(grid) however many requests are in flight.
+One *row* per prompt part of each lease (``core.lease_rows``); the replica's forecast is the sum of its rows' curves plus the runs of
+blocks that several rows share. A decision only reads the sums. They are adjusted when a lease comes or goes and made anew off the
+decision (``refresh``), so a decision costs O(grid) however many requests are in flight.
+
+Why a sum some steps old is safe. All curves of a ledger count steps from its *anchor*, the step of the last refresh. A sequence that
+does a token per step follows the curve it had at the anchor, so the sum is not a forecast gone stale but the same forecast read in
+absolute steps: an interval's blocks are those at its end, which has not come yet. What is read late errs upwards: a row that advances
+slower than the clock ends later than its curve says but is still counted in the first interval, one that ended is taken out at once.
+A lease booked ``ahead`` steps after the anchor is taken as growing from the anchor on and as living ``ahead`` steps longer.
 
 A lease is *sent* (the engine may not have seen it), *placed* (it holds blocks), and ends exactly once. Placement is certain from the
 first streamed token; for answers that are not streamed it is inferred from the engine's count of running requests.
 
-Fails: progress of answers that are not streamed is the step clock's guess until they end.
+Fails: progress of answers that are not streamed is the step clock's guess until they end; a clock that runs faster than before (the
+batch shrank) makes ``ahead`` too small by the difference until the next refresh.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, exp, inf
 
 import numpy as np
+from numpy.typing import NDArray
 
-from proxy.core.curves import LEAD_STEPS, Curves, RowStates, blocks_held, cap_ends, curves_of
+from proxy.core.curves import LEAD_STEPS, Curves, Newcomers, blocks_held, blocks_of, cap_ends, curves_of
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
+from proxy.core.lease_rows import LeaseRows
 from proxy.core.pacing import CapEnds
-from proxy.core.prefix import SharedBlocks
+from proxy.core.shared_demand import SharedDemand
+from proxy.core.step_clock import Streams
 from proxy.core.survival import SurvivalModel
 
-CurveCache = dict[tuple["Ledger", int], tuple[Curves, FloatArray]]  # by ledger and survival version: summed curves, alive rows
+CurveCache = dict[tuple[Newcomers, int, int], tuple[Curves, FloatArray]]  # by survival version and steps since the anchor
 
-ROWS_START = 64
-CURVES_CACHED_MAX = 64  # replicas looked at for one waiting request
+CURVES_CACHED_MAX = 64  # groups of replicas looked at for one waiting request
 ENDED_MAX = 256
 PREFILL_DELAY_STEPS = 2.0  # a placed request decodes from the next step on; one being sent needs one or two more
 
@@ -55,100 +63,91 @@ class Lease:
 class Ledger:
     """Leases of one replica and their demand. Blocks are the engine's; steps are the replica's decode steps."""
 
-    def __init__(self, block_size: int, grid: Grid, model: SurvivalModel) -> None:
+    def __init__(self, block_size: int, grid: Grid, model: SurvivalModel, newcomers: Newcomers | None = None) -> None:
         assert block_size >= 1, block_size
         self.block_size = block_size
         self.leases: dict[str, Lease] = {}
         self.sequences = 0
-        self._grid = grid
         self.model = model
-        self._shared = SharedBlocks()
-        self._free: list[int] = []
-        self._used = 0
-        self._fields = np.zeros((7, ROWS_START))
-        self._classes = np.zeros(ROWS_START, dtype=np.intp)
-        self._live = np.zeros(ROWS_START, dtype=bool)
-        self._rows = np.zeros((4, ROWS_START, len(grid)))
-        self._alive = np.zeros((ROWS_START, len(grid)))
-        self._owner: dict[int, Lease] = {}
+        self.newcomers = Newcomers(grid, model, block_size) if newcomers is None else newcomers
+        self.anchor_steps = 0.0
+        self.changes = 0  # how often ``totals`` was made anew
+        self.rows = LeaseRows(len(grid))
+        self._grid = grid
+        self._shared = SharedDemand(self.rows, block_size, len(grid))
+        self._unplaced: dict[str, Lease] = {}
         self._sums = np.zeros((4, len(grid)))
-        self.total = Curves.zero(len(grid))
+        self.totals = np.zeros((4, len(grid)))  # mean, variance, ceiling and common of everything here
         self.ended: deque[tuple[float, float]] = deque(maxlen=ENDED_MAX)  # (when, blocks held) of the last leases that ended
-        self._cap_ends: CapEnds | None = None
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
         placed = sum(lease.placed for lease in self.leases.values())
         return f"<Ledger leases={len(self.leases)} placed={placed} sequences={self.sequences} shared={len(self._shared)}>"
 
-    # ---- rows
+    @property
+    def total(self) -> Curves:
+        """The forecast of everything here."""
+        return Curves(*self.totals)
 
-    def candidate(self, demand: Demand, output_tokens_max: int) -> RowStates:
-        """Row states of a request that is not here yet."""
-        count = len(demand.parts)
-        return RowStates(
-            prompt_tokens=np.fromiter((part.tokens for part in demand.parts), np.float64, count),
-            output_tokens=np.zeros(count),
-            output_tokens_max=np.full(count, float(output_tokens_max)),
-            copies=np.full(count, float(demand.copies)),
-            delay_steps=np.full(count, PREFILL_DELAY_STEPS),
-            error_ratio=np.full(count, self.model.error_ratio(demand)),
-            shares_prefix=np.full(count, float(demand.shares_prefix)),
-            classes=np.full(count, self.model.leaf(demand), dtype=np.intp),
-        )
+    def ahead_steps(self, steps_now: float) -> int:
+        """Whole steps since the anchor, rounded up."""
+        return max(0, ceil(steps_now - self.anchor_steps))
 
-    def demand_curves(self, demand: Demand, output_tokens_max: int, cache: CurveCache | None = None) -> Curves:
-        """What admitting ``demand`` adds to this replica's forecast, blocks already held by others not counted twice.
+    # ---- leases
+
+    def demand_curves(
+        self, demand: Demand, output_tokens_max: int, cache: CurveCache | None = None, *, ahead_steps: int = 0
+    ) -> Curves:
+        """What admitting ``demand`` now, ``ahead_steps`` after the anchor, adds to the forecast; blocks held by others not counted twice.
 
         ``cache`` belongs to the request: its own curves are computed once for each state of the survival model.
         """
-        key = (self, self.model.version)
+        added, living = self.own_curves(demand, output_tokens_max, cache, ahead_steps=ahead_steps)
+        return self.discounted(added, living, demand)
+
+    def own_curves(
+        self, demand: Demand, output_tokens_max: int, cache: CurveCache | None, *, ahead_steps: int
+    ) -> tuple[Curves, FloatArray]:
+        """Curves of ``demand`` where it shares nothing, and the probability that its sequences live."""
+        key = (self.newcomers, self.model.version, ahead_steps)
         cached = None if cache is None else cache.get(key)
         if cached is None:
-            curves, living = curves_of(self.candidate(demand, output_tokens_max), self._grid, self.model, self.block_size)
-            cached = curves.total(), living
+            rows, living = self.newcomers.rows(demand, output_tokens_max, PREFILL_DELAY_STEPS + ahead_steps)
+            cached = Curves(*(rows[:, 0] if len(demand.parts) == 1 else rows.sum(axis=1))), living
             if cache is not None:
                 if len(cache) >= CURVES_CACHED_MAX:
                     cache.clear()
                 cache[key] = cached
-        added, living = cached
-        if not demand.shares_prefix or not len(self._shared):
-            return added
-        added = Curves(*(curve.copy() for curve in added.arrays()))
-        for index, part in enumerate(demand.parts):
-            hits = self._shared.hits(part.block_hashes, (part.tokens - 1) // self.block_size)
-            if hits:
-                self._take_off_shared(added, part.block_hashes[:hits], living[index])
-        return added
+        return cached
 
-    def _take_off_shared(self, added: Curves, hashes: Iterable[int], living: FloatArray) -> None:
-        """Subtract the part of the candidate's blocks that its sharers are expected to hold anyway."""
-        for members, blocks in self._shared.sharers(hashes).items():
-            others = 1.0 - np.prod(1.0 - self._alive[list(members)], axis=0)
-            held = blocks * living * others
-            added.mean -= held
-            added.ceiling -= np.minimum(blocks * (others > 0.0), added.ceiling)
+    def discounted(self, added: Curves, living: FloatArray, demand: Demand) -> Curves:
+        """The same curves without blocks that are held here already; the very same where there are none."""
+        return self._shared.discounted(added, living, demand) if self._shared.any_held(demand) else added
 
     def add(self, lease: Lease) -> None:
-        """Book a lease that was just reserved."""
+        """Book a lease that was just reserved, at the step it was sent."""
         assert lease.lease_id not in self.leases, lease.lease_id
-        rows = self.candidate(lease.demand, lease.output_tokens_max)
-        self.leases[lease.lease_id] = lease
-        self.sequences += lease.demand.sequences
-        for index, part in enumerate(lease.demand.parts):
-            row = self._take_row()
+        demand, cap, rows = lease.demand, lease.output_tokens_max, self.rows
+        if not self.leases:
+            self.anchor_steps = lease.sent_steps  # nothing here that is counted from an earlier one
+        delay = PREFILL_DELAY_STEPS + self.ahead_steps(lease.sent_steps)
+        curves, living = self.newcomers.rows(demand, cap, delay)
+        error, leaf = self.model.error_ratio(demand), self.model.leaf(demand)
+        reach = exp(-self.model.hazard(leaf, cap))
+        for index, part in enumerate(demand.parts):
+            row = rows.take(lease)
             lease.rows.append(row)
-            self._owner[row] = lease
-            prompt, cap, copies = rows.prompt_tokens[index], rows.output_tokens_max[index], rows.copies[index]
-            shares = rows.shares_prefix[index]
-            self._fields[:, row] = (prompt, 0.0, cap, copies, PREFILL_DELAY_STEPS, rows.error_ratio[index], shares)
-            self._classes[row] = rows.classes[index]
-            self._live[row] = True
-            hashes = part.block_hashes if lease.demand.shares_prefix else ()
-            self._shared.add(row, hashes, (part.tokens - 1) // self.block_size)
-        rows_new = np.asarray(lease.rows)
-        self._recompute(rows_new)
-        self._sums += self._rows[:, rows_new].sum(axis=1)
+            rows.fields[:, row] = (part.tokens, 0.0, cap, demand.copies, delay, error, demand.shares_prefix)
+            rows.classes[row] = leaf
+            rows.streaming[row], rows.sent_steps[row], rows.sequences[row] = lease.streaming, lease.sent_steps, demand.sequences
+            rows.curves[:, row], rows.alive[row] = curves[:, index], living
+            at_cap = blocks_of(part.tokens, demand.copies, cap, self.block_size, shares_prefix=demand.shares_prefix)
+            rows.cap_ends[:, row] = cap + delay, at_cap * reach
+            self._shared.add(row, demand, part)
+        self.leases[lease.lease_id] = self._unplaced[lease.lease_id] = lease
+        self.sequences += demand.sequences
+        self._sums += curves[:, 0] if len(demand.parts) == 1 else curves.sum(axis=1)
         self._sum_up()
 
     def remove(self, lease_id: str, now_s: float | None = None) -> Lease | None:
@@ -156,18 +155,23 @@ class Ledger:
         lease = self.leases.pop(lease_id, None)
         if lease is None:
             return None
+        self._unplaced.pop(lease_id, None)
+        demand = lease.demand
         if now_s is not None:
-            self._fields[1, lease.rows] = self.tokens_out(lease, lease.sent_steps)
-            held = float(blocks_held(self._states(np.asarray(lease.rows)), LEAD_STEPS, self.block_size).sum())
-            self.ended.append((now_s, held))
-        self.sequences -= lease.demand.sequences
-        self._sums -= self._rows[:, lease.rows].sum(axis=1)
-        self._live[lease.rows] = False
-        self._rows[:, lease.rows] = self._alive[lease.rows] = 0.0
-        for row in lease.rows:
-            self._shared.remove(row)
-            del self._owner[row]
-            self._free.append(row)
+            tokens = min(self.tokens_out(lease, lease.sent_steps) + LEAD_STEPS, lease.output_tokens_max)
+            held = (
+                blocks_of(part.tokens, demand.copies, tokens, self.block_size, shares_prefix=demand.shares_prefix)
+                for part in demand.parts
+            )
+            self.ended.append((now_s, sum(held)))
+        self.sequences -= demand.sequences
+        if self.leases:
+            self._sums -= self.rows.curves[:, lease.rows].sum(axis=1)
+        else:
+            self._sums[:] = 0.0  # nothing is left of rounding either
+        for row, part in zip(lease.rows, demand.parts, strict=True):
+            self._shared.remove(row, part)
+        self.rows.free(lease.rows)
         self._sum_up()
         return lease
 
@@ -175,62 +179,50 @@ class Ledger:
         """A new engine epoch: everything it held is gone."""
         return [lease for lease_id in list(self.leases) if (lease := self.remove(lease_id)) is not None]
 
-    def _take_row(self) -> int:
-        if self._free:
-            return self._free.pop()
-        if self._used == len(self._live):
-            more = self._used
-            self._fields = np.concatenate((self._fields, np.zeros((7, more))), axis=1)
-            self._classes = np.concatenate((self._classes, np.zeros(more, dtype=np.intp)))
-            self._live = np.concatenate((self._live, np.zeros(more, dtype=bool)))
-            self._rows = np.concatenate((self._rows, np.zeros((4, more, len(self._grid)))), axis=1)
-            self._alive = np.concatenate((self._alive, np.zeros((more, len(self._grid)))))
-        self._used += 1
-        return self._used - 1
+    # ---- sums
 
-    # ---- curves
-
-    def _states(self, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> RowStates:
-        prompt, out, cap, copies, delay, error, shares = self._fields[:, rows]
-        return RowStates(prompt, out, cap, copies, delay, error, shares, self._classes[rows])
-
-    def _recompute(self, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
-        curves, living = curves_of(self._states(rows), self._grid, self.model, self.block_size)
-        for plane, curve in enumerate(curves.arrays()):
-            self._rows[plane, rows] = curve
-        self._alive[rows] = living
-
-    def cap_ends(self) -> CapEnds:
-        """When blocks come free because requests reach their caps."""
-        if self._cap_ends is None:
-            rows = np.flatnonzero(self._live[: self._used])
-            steps, blocks, reach = cap_ends(self._states(rows), self.model, self.block_size)
-            self._cap_ends = CapEnds(steps, blocks * reach)
-        return self._cap_ends
-
-    def _sum_up(self) -> None:
-        """Totals over rows, then what shared runs were counted too often."""
-        self._cap_ends = None
-        self.total = Curves(*self._sums.copy())
-        for blocks, members in self._shared.runs():
-            living = self._alive[list(members)]
-            any_alive = 1.0 - np.prod(1.0 - living, axis=0)
-            possible = (living > 0.0).sum(axis=0)
-            self.total.mean -= blocks * (living.sum(axis=0) - any_alive)
-            self.total.ceiling -= blocks * np.maximum(possible - 1, 0)
+    def _sum_up(self, *, refreshed: bool = False) -> None:
+        """Totals over rows, without what shared runs would count too often."""
+        self._shared.recount(force=refreshed)
+        self.totals = self._sums - self._shared.doubled
+        self.changes += 1
 
     def refresh(self, steps_now: float) -> None:
-        """Move every row to what is known of its progress at step ``steps_now`` and recompute the forecast."""
-        rows = np.flatnonzero(self._live[: self._used])
-        if not len(rows):
+        """Move the anchor to ``steps_now``, every row to what is known of its progress, and make the forecast anew."""
+        self.rows.read()
+        self.reforecast(steps_now)
+
+    def cap_ends(self) -> CapEnds:
+        """When blocks come free because requests reach their caps, in steps from the anchor."""
+        return CapEnds(*self.rows.cap_ends[:, : self.rows.used])
+
+    def look(self) -> Streams:
+        """Read every stream's progress, for the step clock."""
+        shown, moved = self.rows.look()
+        return Streams(bool(self.leases), shown, moved)
+
+    def _progress(self, steps_now: float) -> None:
+        rows = self.rows
+        rows.fields[1, : rows.used] = rows.tokens_out(steps_now, PREFILL_DELAY_STEPS)
+
+    def reforecast(self, steps_now: float) -> None:
+        """As ``refresh``, with the progress that was read last."""
+        self.anchor_steps = steps_now
+        rows = self.rows
+        if not rows:
             return
-        for row in rows:
-            lease = self._owner[int(row)]
-            self._fields[1, row] = self.tokens_out(lease, steps_now)
-            self._fields[4, row] = 0.0 if lease.placed else PREFILL_DELAY_STEPS
-        self._recompute(rows)
-        self._sums = self._rows[:, : self._used].sum(axis=1)
-        self._sum_up()
+        self._progress(steps_now)
+        rows.fields[4, : rows.used] = np.where(rows.placed[: rows.used], 0.0, PREFILL_DELAY_STEPS)
+        every = rows.every()
+        states = rows.states(every)
+        curves, living = curves_of(states, self._grid, self.model, self.block_size)
+        for plane, curve in enumerate(curves.arrays()):
+            rows.curves[plane, every] = curve
+            curve.sum(axis=0, out=self._sums[plane])
+        rows.alive[every] = living
+        steps, blocks, reach = cap_ends(states, self.model, self.block_size)
+        rows.cap_ends[:, every] = steps, blocks * reach
+        self._sum_up(refreshed=True)
 
     @staticmethod
     def tokens_out(lease: Lease, steps_now: float) -> float:
@@ -241,9 +233,10 @@ class Ledger:
             tokens = max(0.0, steps_now - lease.sent_steps - PREFILL_DELAY_STEPS)  # at most: it may not be placed yet
         return min(tokens, lease.output_tokens_max - 1.0)
 
-    def running(self) -> list[tuple[int, float]]:
-        """(survival class row, tokens out) of every sequence, for the survival model's exposure."""
-        return [(int(self._classes[row]), float(self._fields[1, row])) for row in np.flatnonzero(self._live[: self._used])]
+    def running(self) -> tuple[NDArray[np.intp], FloatArray]:
+        """Survival classes and tokens out of every row, for the survival model's exposure."""
+        live = np.flatnonzero(self.rows.live[: self.rows.used])
+        return self.rows.classes[live], self.rows.fields[1, live]
 
     # ---- now
 
@@ -257,17 +250,16 @@ class Ledger:
         runs fewer sequences (``running``) than we know to be decoding, the youngest hold nothing: it preempts those first.
         """
         gone = sum(blocks for ended_s, blocks in self.ended if ended_s >= since_s)
-        rows = np.flatnonzero(self._live[: self._used])
-        if not len(rows):
+        if not self.leases:
             return 0.0, gone
-        owners = [self._owner[int(row)] for row in rows]
         known = self._decoding(since_s, running)
-        placed = np.fromiter((lease.lease_id in known for lease in owners), dtype=bool, count=len(rows))
-        for row, lease in zip(rows, owners, strict=True):
-            self._fields[1, row] = self.tokens_out(lease, steps_now)
-        states = self._states(rows)
-        shared = self._shared_now(dict(zip((int(row) for row in rows), placed, strict=True)))
-        low = float(blocks_held(states, -behind_steps, self.block_size)[placed].sum()) - shared[0]
+        self.rows.read()
+        self._progress(steps_now)
+        live = list(self.rows.owners)
+        placed = {row: lease.lease_id in known for lease in self.leases.values() for row in lease.rows}
+        sure = np.fromiter((placed[row] for row in live), np.bool_, len(live))
+        states, shared = self.rows.states(np.asarray(live)), self._shared.now(placed)
+        low = float(blocks_held(states, -behind_steps, self.block_size)[sure].sum()) - shared[0]
         high = float(blocks_held(states, lag_steps, self.block_size).sum()) - shared[1] + gone
         return max(0.0, low), max(0.0, high)
 
@@ -288,10 +280,12 @@ class Ledger:
         gone = sum(ended_s >= since_s for ended_s, _ in self.ended)
         return len(self.leases) - len(self._decoding(since_s, running)) + gone
 
-    def _shared_now(self, placed: dict[int, bool]) -> tuple[float, float]:
-        """Blocks counted more than once: among the placed rows, among all rows."""
-        among_placed = among_all = 0.0
-        for blocks, members in self._shared.runs():
-            among_all += blocks * (len(members) - 1)
-            among_placed += blocks * max(0, sum(placed[row] for row in members) - 1)
-        return among_placed, among_all
+    def unplaced(self) -> list[Lease]:
+        """Leases sent and not known to be placed, the oldest first."""
+        for lease_id in [lease_id for lease_id, lease in self._unplaced.items() if lease.placed]:
+            del self._unplaced[lease_id]
+        return list(self._unplaced.values())
+
+    def sequences_placed(self) -> int:
+        """Sequences of the leases known to be placed."""
+        return self.sequences - sum(lease.demand.sequences for lease in self.unplaced())

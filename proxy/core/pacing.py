@@ -20,8 +20,6 @@ so fast that it is about to: by the time the first one does not fit, the wave wo
 
 from collections import deque
 
-import numpy as np
-
 from proxy.core.grid import FloatArray
 
 PACE_RATIO = 0.9  # a little faster than the pool can turn over: the forecast peak stays the limit, not the pace
@@ -54,19 +52,17 @@ class BurstWatch:
 
 
 class CapEnds:
-    """When blocks come free because requests reach their caps: (steps from now, blocks times probability), sorted by step."""
+    """When blocks come free because requests reach their caps: steps from now, blocks times probability, in any order."""
 
     __slots__ = ("_blocks", "_steps")
 
     def __init__(self, steps: FloatArray, blocks: FloatArray) -> None:
-        order = np.argsort(steps)
-        self._steps = steps[order]
-        self._blocks = np.concatenate(([0.0], np.cumsum(blocks[order])))
+        self._steps, self._blocks = steps, blocks
 
     def blocks_between(self, first: float, last: float) -> float:
         """Blocks that come free from step ``first`` to step ``last``, both included."""
-        begin, end = np.searchsorted(self._steps, first, side="left"), np.searchsorted(self._steps, last, side="right")
-        return float(self._blocks[end] - self._blocks[begin])
+        between = (self._steps >= first) & (self._steps <= last)
+        return float(self._blocks.dot(between))
 
     def crowded(self, end_steps: float, end_blocks: float, block_steps: float, usable_blocks: int) -> bool:
         """Whether too many others end around ``end_steps`` for a candidate of ``block_steps`` that then frees ``end_blocks``.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
+from proxy.core.backfill import earliest_start
 from proxy.core.book import Book, Verdict
 from proxy.core.demand import Demand
 from proxy.core.routing import WARMER_TOKENS, Standing, key_of, pick
@@ -32,6 +33,11 @@ class Router:
         self.warmth = warmth
         self.waits_total = 0  # requests that waited for a warm replica while another had room
 
+    @staticmethod
+    def is_indifferent(entry: Waiting, books: Sequence[Book]) -> bool:
+        """Whether nothing counts but headroom: nothing of the request can be warm anywhere, and nobody else sends to these replicas."""
+        return not _can_be_warm(entry.demand) and not any(book.saturation.foreign_sequences for book in books)
+
     def route(self, entry: Waiting, places: Sequence[Place], pool: Iterable[Book], now_s: float) -> Place:
         """The place to go to; with a binding other than NONE it is waited for. At least one of ``places`` has room."""
         fitting = [place for place in places if place[2] is Binding.NONE]
@@ -39,9 +45,9 @@ class Router:
             return fitting[0]
         demand = entry.demand
         books = [book for book in pool if demand.length_class.model in book.spec.models]
-        crowd = any(book.saturation.foreign_sequences for book in books)
-        if not crowd and not _can_be_warm(demand):
+        if self.is_indifferent(entry, books):
             return max(fitting, key=lambda place: place[1].headroom_ratio)
+        crowd = any(book.saturation.foreign_sequences for book in books)
         standings = self._standings(demand, fitting, books, now_s)
         full = self._warmer(entry, [place for place in places if place[2] in WAITED_FOR], standings, books, now_s)
         standings += [standing for _, standing in full]
@@ -82,8 +88,10 @@ class Router:
         book, verdict, binding = place
         if binding is Binding.PREFILL:
             return 0.0  # the prefill before it is in its standing
-        start = book.earliest_start(verdict.curves, now_s)
-        return inf if start is None else start[0] / book.clock.rate_per_s / prefill_token_s(book)
+        start = earliest_start(book, verdict.curves, now_s)
+        if start is None:
+            return inf
+        return max(0.0, start[0] - book.steps_now(now_s)) / book.clock.rate_per_s / prefill_token_s(book)
 
     def _standings(self, demand: Demand, places: Sequence[Place], books: Sequence[Book], now_s: float) -> list[Standing]:
         blocks = sum(book.spec.usable_blocks for book in books)

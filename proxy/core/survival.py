@@ -18,7 +18,9 @@ Fails: where a class mixes populations that nothing in the request tells apart t
 a class that saw ``D`` ends is about ``1 / sqrt(D)``, common to all its requests, and is handed on as such.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from math import exp, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +43,10 @@ BIN_UNTIL_TOKENS = 256
 BIN_RATIO = 1.25
 BIN_TOKENS_MAX = 1 << 20
 
+ROWS_START = 64
+
 Key = tuple[str | int | bool, ...]
+Running = tuple[int | NDArray[np.intp], float | FloatArray]  # class rows and tokens out so far of requests under way
 
 
 def bin_edges() -> FloatArray:
@@ -56,6 +61,13 @@ EDGES = bin_edges()
 WIDTHS = np.diff(EDGES)
 BINS = len(WIDTHS)
 PRIOR_RATES = WIDTHS / PRIOR_TOKENS_MEAN
+EDGE_LIST: list[float] = EDGES.tolist()
+BIN_OF_TOKEN = (np.searchsorted(EDGES, np.arange(BIN_TOKENS_MAX + 1), side="right") - 1).clip(max=BINS - 1).astype(np.uint8)
+
+
+def bin_of(tokens: FloatArray) -> NDArray[np.intp]:
+    """Bin of each length, by table: a search per cell is what a refresh would otherwise spend its time on."""
+    return BIN_OF_TOKEN.take(tokens.astype(np.intp), mode="clip").astype(np.intp)
 
 
 def bucket(tokens: int | None) -> int:
@@ -72,32 +84,26 @@ def class_chain(demand: Demand) -> tuple[Key, ...]:
     return ((), model, group, prompt, (*prompt, bucket(demand.output_tokens_max)))
 
 
-class _Table:
-    """Counts of one class. ``row`` is its line in the model's matrix of cumulative hazards."""
-
-    __slots__ = ("ends", "ends_total", "expected", "exposure", "parent", "row", "surplus")
-
-    def __init__(self, parent: "_Table | None", row: int) -> None:
-        self.parent = parent
-        self.row = row
-        self.ends = np.zeros(BINS)
-        self.exposure = np.zeros(BINS)
-        self.ends_total = 0.0
-        self.surplus = 0.0  # ends seen minus ends expected since the last shift
-        self.expected = 0.0
-
-    def evidence(self) -> float:
-        """Ends that speak for this class, its parents' capped at the back-off weight."""
-        own = self.ends_total
-        return own if self.parent is None else own + min(BACKOFF_WEIGHT, self.parent.evidence())
-
-
 class SurvivalModel:
-    """Survival of output length for every class seen. Numbers in, numbers out; no clock."""
+    """Survival of output length for every class seen. Numbers in, numbers out; no clock.
+
+    Classes are *rows* of parallel arrays, parents before children. ``_intercept + _slope * x`` is a class's cumulative hazard at ``x``
+    tokens in each bin.
+    """
 
     def __init__(self) -> None:
-        self._tables: dict[Key, _Table] = {(): _Table(None, 0)}
-        self._hazard: FloatArray = np.zeros((1, BINS + 1))
+        self._rows: dict[Key, int] = {(): 0}
+        self._chains: dict[Key, tuple[int, ...]] = {}  # by leaf key: rows from the root on
+        self._parents: list[int] = [-1]
+        self._depths: list[int] = [0]
+        self._ends_total: list[float] = [0.0]
+        self._surplus: list[float] = [0.0]  # ends seen minus ends expected since the last shift
+        self._expected: list[float] = [0.0]
+        self._ends: FloatArray = np.zeros((ROWS_START, BINS))
+        self._exposure: FloatArray = np.zeros((ROWS_START, BINS))
+        self._slope: FloatArray = np.zeros((ROWS_START, BINS))
+        self._intercept: FloatArray = np.zeros((ROWS_START, BINS))
+        self._means: dict[int, tuple[FloatArray, FloatArray]] = {}
         self.version = 0  # of the hazards: they change only in ``rebuild``
         self.shifts_total = 0
         self.completions_total = 0
@@ -105,98 +111,151 @@ class SurvivalModel:
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
-        return f"<SurvivalModel classes={len(self._tables)} completions={self.completions_total} shifts={self.shifts_total}>"
+        return f"<SurvivalModel classes={len(self._rows)} completions={self.completions_total} shifts={self.shifts_total}>"
 
     def leaf(self, demand: Demand) -> int:
         """Row of the demand's class, made on first sight. Rows stay valid for the model's life."""
-        return self._chain(demand)[-1].row
+        return self._chain(demand)[-1]
 
-    def _chain(self, demand: Demand) -> list[_Table]:
-        """Tables of the demand's classes from the root on, made where missing and while there is room."""
-        chain: list[_Table] = []
-        for key in class_chain(demand):
-            table = self._tables.get(key)
-            if table is None:
-                if len(self._tables) >= CLASSES_MAX:
-                    break
-                table = self._tables[key] = _Table(chain[-1], len(self._tables))
-                self._hazard = np.vstack((self._hazard, self._hazard[chain[-1].row]))
-            chain.append(table)
-        return chain
+    def _chain(self, demand: Demand) -> tuple[int, ...]:
+        """Rows of the demand's classes from the root on, made where missing and while there is room."""
+        keys = class_chain(demand)
+        known = self._chains.get(keys[-1])
+        if known is not None:
+            return known
+        chain: list[int] = []
+        for key in keys:
+            row = self._rows.get(key)
+            if row is None:
+                if len(self._rows) >= CLASSES_MAX:
+                    return tuple(chain)  # not remembered: keys without end may come
+                row = self._new_row(key, chain[-1])
+            chain.append(row)
+        self._chains[keys[-1]] = tuple(chain)
+        return tuple(chain)
+
+    def _new_row(self, key: Key, parent: int) -> int:
+        row = self._rows[key] = len(self._rows)
+        self._parents.append(parent)
+        self._depths.append(self._depths[parent] + 1)
+        for counts in (self._ends_total, self._surplus, self._expected):
+            counts.append(0.0)
+        if row == len(self._ends):
+            more = np.zeros((row, BINS))
+            self._ends, self._exposure, self._slope, self._intercept = (
+                np.concatenate((one, more)) for one in (self._ends, self._exposure, self._slope, self._intercept)
+            )
+        self._slope[row], self._intercept[row] = self._slope[parent], self._intercept[parent]
+        return row
 
     def learn(self, demand: Demand, tokens: float, *, natural: bool) -> None:
         """Take in one finished output of ``tokens`` tokens; ``natural`` is False for every censored end."""
         self.completions_total += 1
-        passed = np.clip((tokens - EDGES[:-1]) / WIDTHS, 0.0, 1.0)
-        last = min(int(np.searchsorted(EDGES, tokens, side="right")) - 1, BINS - 1)
+        last = min(bisect_right(EDGE_LIST, tokens) - 1, BINS - 1)
+        part = min(1.0, (tokens - EDGE_LIST[last]) / (EDGE_LIST[last + 1] - EDGE_LIST[last]))
         keep = 1.0 - 1.0 / FORGET_COMPLETIONS
-        for table in self._chain(demand):
-            expected = float(self.hazard_at(np.asarray([table.row]), np.asarray([tokens]))[0])
-            table.ends *= keep
-            table.exposure *= keep
-            table.ends_total *= keep
-            table.exposure += passed
+        for row in self._chain(demand):
+            expected = self.hazard(row, tokens)
+            ends, exposure = self._ends[row], self._exposure[row]
+            ends *= keep
+            exposure *= keep
+            self._ends_total[row] *= keep
+            exposure[:last] += 1.0
+            exposure[last] += part
             if natural:
-                table.ends[last] += 1.0
-                table.ends_total += 1.0
-            self._watch_for_shift(table, expected, natural=natural)
+                ends[last] += 1.0
+                self._ends_total[row] += 1.0
+            self._watch_for_shift(row, expected, natural=natural)
 
-    def _watch_for_shift(self, table: _Table, expected: float, *, natural: bool) -> None:
+    def _watch_for_shift(self, row: int, expected: float, *, natural: bool) -> None:
         """Ends minus compensator is a martingale while the class keeps its law; a drift says it does not."""
-        if table.ends_total < SHIFT_ENDS_MIN:
+        if self._ends_total[row] < SHIFT_ENDS_MIN:
             return  # still learning: what it is compared with is the prior, which everything differs from
-        table.surplus += (1.0 if natural else 0.0) - expected
-        table.expected += expected
-        if table.expected < SHIFT_EXPECTED_MIN:
+        self._surplus[row] += (1.0 if natural else 0.0) - expected
+        self._expected[row] += expected
+        seen = self._expected[row]
+        if seen < SHIFT_EXPECTED_MIN:
             return
         # The expectation itself rests on a finite number of ends, which adds its own relative error of 1 / sqrt(ends).
-        sigma = float(np.sqrt(table.expected + table.expected**2 / table.ends_total))
-        if abs(table.surplus) > SHIFT_SIGMA * sigma:
-            table.ends *= SHIFT_KEEP
-            table.exposure *= SHIFT_KEEP
-            table.ends_total *= SHIFT_KEEP
+        sigma = sqrt(seen + seen**2 / self._ends_total[row])
+        if abs(self._surplus[row]) > SHIFT_SIGMA * sigma:
+            self._ends[row] *= SHIFT_KEEP
+            self._exposure[row] *= SHIFT_KEEP
+            self._ends_total[row] *= SHIFT_KEEP
             self.shifts_total += 1
-            table.surplus = table.expected = 0.0
-        elif table.expected > FORGET_COMPLETIONS:
-            table.surplus *= 0.5
-            table.expected *= 0.5
+            self._surplus[row] = self._expected[row] = 0.0
+        elif seen > FORGET_COMPLETIONS:
+            self._surplus[row] *= 0.5
+            self._expected[row] *= 0.5
 
-    def rebuild(self, running: Iterable[tuple[int, float]]) -> None:
-        """Recompute every class's cumulative hazard, ``running`` being (leaf row, tokens out so far) of requests under way."""
-        live = np.zeros((len(self._tables), BINS))
-        pairs = list(running)
-        if pairs:
-            rows = np.fromiter((row for row, _ in pairs), dtype=np.intp, count=len(pairs))
-            tokens = np.fromiter((tokens for _, tokens in pairs), dtype=np.float64, count=len(pairs))
-            np.add.at(live, rows, np.clip((tokens[:, None] - EDGES[:-1]) / WIDTHS, 0.0, 1.0))
-        # Tables were added parents first, so going backwards folds each class's running requests into all above it.
-        tables = list(self._tables.values())
-        for table in reversed(tables):
-            if table.parent is not None:
-                live[table.parent.row] += live[table.row]
-        rates = np.empty((len(tables), BINS))
-        for table in tables:
-            weight, prior = (ROOT_WEIGHT, PRIOR_RATES) if table.parent is None else (BACKOFF_WEIGHT, rates[table.parent.row])
-            rates[table.row] = (table.ends + weight * prior) / (table.exposure + live[table.row] + weight)
-        self._hazard[:, 1:] = np.cumsum(rates, axis=1)
+    def rebuild(self, running: Iterable[Running]) -> None:
+        """Recompute every class's cumulative hazard, ``running`` being (leaf rows, tokens out so far) of requests under way."""
+        count = len(self._rows)
+        live = self._live(list(running), count)
+        parents, depths = np.asarray(self._parents), np.asarray(self._depths)
+        levels = [np.flatnonzero(depths == depth) for depth in range(int(depths.max()) + 1)]
+        for level in reversed(levels[1:]):  # each class's running requests count in all above it
+            np.add.at(live, parents[level], live[level])
+        ends, exposure = self._ends[:count], self._exposure[:count]
+        rates = np.empty((count, BINS))
+        rates[0] = (ends[0] + ROOT_WEIGHT * PRIOR_RATES) / (exposure[0] + live[0] + ROOT_WEIGHT)
+        for level in levels[1:]:
+            prior = rates[parents[level]]
+            rates[level] = (ends[level] + BACKOFF_WEIGHT * prior) / (exposure[level] + live[level] + BACKOFF_WEIGHT)
+        self._slope[:count] = rates / WIDTHS
+        self._intercept[:count] = np.cumsum(rates, axis=1) - rates - self._slope[:count] * EDGES[:-1]
+        self._means.clear()
         self.version += 1
+
+    @staticmethod
+    def _live(running: list[Running], count: int) -> FloatArray:
+        """How often each bin of each leaf was passed by requests under way: (count, BINS)."""
+        if not running:
+            return np.zeros((count, BINS))
+        rows = np.concatenate([np.atleast_1d(np.asarray(one[0], dtype=np.intp)) for one in running])
+        tokens = np.concatenate([np.atleast_1d(np.asarray(one[1], dtype=np.float64)) for one in running])
+        bins = bin_of(tokens)
+        part = np.minimum((tokens - EDGES[bins]) / WIDTHS[bins], 1.0)
+        at = rows * BINS + bins
+        inside = np.bincount(at, weights=part, minlength=count * BINS).reshape(count, BINS)
+        reached = np.bincount(at, minlength=count * BINS).reshape(count, BINS).astype(np.float64)
+        beyond = np.cumsum(reached[:, ::-1], axis=1)[:, ::-1] - reached
+        live: FloatArray = inside + beyond
+        return live
 
     def hazard_at(self, rows: NDArray[np.intp], tokens: FloatArray) -> FloatArray:
         """Cumulative hazard of class ``rows`` at ``tokens``; same shapes, or ``rows`` broadcasting against ``tokens``."""
-        index = np.minimum(np.searchsorted(EDGES, tokens, side="right") - 1, BINS - 1)
-        low = self._hazard[rows, index]
-        high = self._hazard[rows, index + 1]
-        part: FloatArray = np.minimum((tokens - EDGES[index]) / WIDTHS[index], 1.0)
-        result: FloatArray = low + (high - low) * part
+        tokens = np.minimum(tokens, EDGES[-1])
+        index = bin_of(tokens) + rows * BINS
+        result: FloatArray = self._slope.take(index)
+        result *= tokens
+        result += self._intercept.take(index)
         return result
+
+    def hazard(self, row: int, tokens: float) -> float:
+        """Cumulative hazard of one class at ``tokens``."""
+        tokens = min(tokens, EDGE_LIST[-1])
+        index = min(bisect_right(EDGE_LIST, tokens) - 1, BINS - 1)
+        return float(self._intercept[row, index] + self._slope[row, index] * tokens)
 
     def error_ratio(self, demand: Demand) -> float:
         """Relative error of the class's forecasts that all its requests share; large (the caps rule) until an end was seen."""
-        return float(1.0 / np.sqrt(max(self._chain(demand)[-1].evidence(), EVIDENCE_MIN)))
+        evidence = 0.0
+        for row in self._chain(demand):  # ends that speak for a class: its own, and its parents' up to the back-off weight
+            evidence = self._ends_total[row] + min(BACKOFF_WEIGHT, evidence)
+        return 1.0 / sqrt(max(evidence, EVIDENCE_MIN))
 
     def output_tokens_expected(self, demand: Demand, cap: int) -> float:
-        """Mean output length of a new request, cut at ``cap`` tokens: the integral of S."""
+        """Mean output length of a new request, cut at ``cap`` tokens: the integral of S, by trapezoids over the bins."""
         row = self.leaf(demand)
-        points = np.unique(np.concatenate((EDGES[cap > EDGES], [float(cap)])))
-        alive = np.exp(-self.hazard_at(np.full(len(points), row), points))
-        return float(np.sum((alive[:-1] + alive[1:]) * 0.5 * np.diff(points)))
+        kept = self._means.get(row)
+        if kept is None:
+            alive = np.exp(-self.hazard_at(np.full(len(EDGES), row), EDGES))
+            areas = np.concatenate(([0.0], np.cumsum((alive[:-1] + alive[1:]) * 0.5 * WIDTHS)))
+            kept = self._means[row] = alive, areas
+        alive, areas = kept
+        index = min(bisect_left(EDGE_LIST, cap) - 1, BINS - 1)  # the last edge below the cap
+        if index < 0:
+            return 0.0
+        rest = (float(alive[index]) + exp(-self.hazard(row, float(cap)))) * 0.5 * (cap - EDGE_LIST[index])
+        return float(areas[index]) + rest

@@ -54,7 +54,7 @@ def peak_from_scratch(book: Book, now_s: float) -> float:
     """Q's maximum from the rows alone, by the formula of the book's header. Nobody shares prefixes here."""
     ledger = book.ledger
     rows = [row for lease in ledger.leases.values() for row in lease.rows]
-    mean, variance, ceiling, common = ledger._rows[:, rows].sum(axis=1)
+    mean, variance, ceiling, common = ledger.rows.curves[:, rows].sum(axis=1)
     sigma = book.reconciler.sigma_blocks(book.spec.usable_blocks, book.sample_age_s(now_s), 5.0)
     risky = mean + book.feedback.z * np.sqrt(variance + sigma**2) + common
     return float((np.minimum(risky, ceiling + sigma) + book.reconciler.bias_blocks).max())

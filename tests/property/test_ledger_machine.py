@@ -22,13 +22,13 @@ FAMILIES = tuple(tuple(range(1000 * family, 1000 * family + 10)) for family in r
 def recount(ledger: Ledger) -> Curves:
     """The total from its rows and from who references which block, without the running sums."""
     rows = [row for lease in ledger.leases.values() for row in lease.rows]
-    total = Curves(*ledger._rows[:, rows].sum(axis=1)) if rows else Curves.zero(ledger._rows.shape[2])
+    total = Curves(*ledger.rows.curves[:, rows].sum(axis=1)) if rows else Curves.zero(ledger.totals.shape[1])
     holders: dict[int, list[int]] = {}
-    for row, hashes in ledger._shared._held.items():
+    for row, hashes in ledger._shared._blocks._held.items():
         for block in hashes:
             holders.setdefault(block, []).append(row)
     for members in holders.values():
-        alive = ledger._alive[members]
+        alive = ledger.rows.alive[members]
         total.mean -= alive.sum(axis=0) - (1.0 - np.prod(1.0 - alive, axis=0))
         total.ceiling -= np.maximum((alive > 0.0).sum(axis=0) - 1, 0)
     return total
@@ -85,7 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(tokens=st.integers(1, 500), natural=st.booleans())
     def learn(self, tokens: int, natural: bool) -> None:
         self.book.ledger.model.learn(demand(), tokens, natural=natural)
-        self.book.ledger.model.rebuild(self.book.ledger.running())
+        self.book.ledger.model.rebuild([self.book.ledger.running()])
 
     @rule()
     def clear(self) -> None:
@@ -101,7 +101,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def counts_are_a_recount(self) -> None:
         ledger = self.book.ledger
         assert ledger.sequences == sum(lease.demand.sequences for lease in ledger.leases.values())
-        assert len(ledger.running()) == sum(len(lease.demand.parts) for lease in ledger.leases.values())
+        assert len(ledger.running()[0]) == sum(len(lease.demand.parts) for lease in ledger.leases.values())
 
     @invariant()
     def the_interval_is_ordered(self) -> None:

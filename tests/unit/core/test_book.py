@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from proxy.core.backfill import blocks_beside, earliest_start
 from proxy.core.demand import Demand
 from proxy.core.replica import ReplicaPhase, aggregate
 from proxy.core.saturation import BACKLOG_STEPS, Binding
@@ -234,7 +235,7 @@ def test_a_head_starts_when_who_is_here_has_ended() -> None:
     here.ledger.refresh(0.0)
     verdict = here.verdict(head, 0.0)
     assert not verdict.fits
-    start = here.earliest_start(verdict.curves, 0.0)
+    start = earliest_start(here, verdict.curves, 0.0)
     assert start is not None
     assert 64 <= start[0] <= 64 + 2 * 16
     assert 0 < start[1] <= 100 - 44  # at most what the head leaves once it is alone
@@ -245,7 +246,7 @@ def test_who_would_still_be_there_takes_of_the_spare_and_who_is_gone_by_then_doe
     here = book(knows_lengths(SurvivalModel(), brief, long_one), usable=100)
 
     def beside(one: Demand, step: float) -> float:
-        return here.blocks_beside(one, here.verdict(one, 0.0).curves, step)
+        return blocks_beside(here, one, here.verdict(one, 0.0).curves, step, 0.0)
 
     assert beside(brief, 32.0) == 0.0  # 30 tokens, and two steps until it decodes
     assert beside(brief, 31.0) > 0.0
@@ -258,7 +259,7 @@ def test_a_head_larger_than_the_pool_starts_when_the_pool_is_empty() -> None:
     head = demand("h", prompt=200, cap=1000, copies=4)
     here = book(knows_lengths(SurvivalModel(), demand(), head), usable=100, context=1600)
     lease_of(demand("a"), here)
-    start = here.earliest_start(here.verdict(head, 0.0).curves, 0.0)
+    start = earliest_start(here, here.verdict(head, 0.0).curves, 0.0)
     assert start is not None
     assert 100 <= start[0] <= 100 + 2 * 16
     assert start[1] == 0.0

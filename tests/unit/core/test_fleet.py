@@ -1,6 +1,6 @@
 """When a replica's book is new, what stays, and how scrapes reach the right one."""
 
-from proxy.core.fleet import REBUILD_COMPLETIONS, REBUILD_S, Fleet
+from proxy.core.fleet import REBUILD_COMPLETIONS, REBUILD_S, REBUILD_S_MIN, Fleet
 from proxy.core.replica import ReplicaPhase
 from tests.support.builders import demand, engine_sample, lease_of, policy, scrape, spec
 
@@ -85,5 +85,7 @@ def test_running_requests_enter_the_estimate_now_and_then() -> None:
     assert one.model.version == version + 1
     for _ in range(REBUILD_COMPLETIONS):
         one.model.learn(demand(), 10.0, natural=True)
-    one.rebuild_when_due(REBUILD_S)
+    one.rebuild_when_due(REBUILD_S + REBUILD_S_MIN * 0.9)
+    assert one.model.version == version + 1
+    one.rebuild_when_due(REBUILD_S + REBUILD_S_MIN * 1.1)
     assert one.model.version == version + 2

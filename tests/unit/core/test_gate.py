@@ -116,7 +116,7 @@ def test_deadlines_are_met_to_the_tick() -> None:
     (shed,) = gate.handle(Tick(), 5.0)
     assert isinstance(shed, Shed)
     assert (shed.request_id, shed.refusal.outcome) == ("a", Outcome.QUEUE_TIMEOUT)
-    assert gate.deadline_s_next(5.0) == float("inf")
+    assert len(gate.queue) == 0
 
 
 def test_a_refused_reservation_goes_elsewhere_first_of_its_tenant() -> None:
@@ -273,3 +273,15 @@ def test_who_comes_back_when_told_finds_its_seat() -> None:
     back_s = 2.25 + shed.refusal.retry_after_s
     gate.handle(Arrive(quarter("late~1", arrived_s=back_s, deadline_s=back_s + 5.0, fingerprint=7)), back_s)
     assert len(promises) == 0
+
+
+def test_forecasts_are_kept_current_by_ticks_while_anything_runs() -> None:
+    gate = gate_of("r0")
+    assert gate.deadline_s_next(1.0) == float("inf")
+    gate.handle(Arrive(quarter("a")), 1.0)
+    due_s = gate.deadline_s_next(1.0)
+    assert 1.0 < due_s < 2.0
+    gate.handle(Tick(), due_s)
+    assert due_s < gate.deadline_s_next(due_s) < due_s + 1.0
+    gate.handle(Finished("a", Outcome.COMPLETED, 15), due_s)
+    assert gate.deadline_s_next(due_s) == float("inf")

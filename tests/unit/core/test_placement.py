@@ -69,8 +69,9 @@ def test_excluded_foreign_and_closed_replicas_are_passed_over() -> None:
     pool[1].phase = ReplicaPhase.DRAINING
     chooser = placement()
     assert chosen(chooser.choose(entry, pool, 0.0, contended=False)) == ("a", "r2")
-    object.__setattr__(pool[2].spec, "models", ("other",))
-    blocked = chooser.choose(entry, pool, 0.0, contended=False)
+    (foreign,) = books()
+    object.__setattr__(foreign.spec, "models", ("other",))
+    blocked = chooser.choose(entry, [*pool[:2], foreign], 0.0, contended=False)
     assert isinstance(blocked, Blocked)
 
 
