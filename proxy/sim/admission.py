@@ -85,6 +85,11 @@ class AllReachTheirCaps(SurvivalModel):
         """None anywhere."""
         return np.zeros(np.broadcast(rows, tokens).shape)
 
+    def hazard(self, row: int, tokens: float) -> float:
+        """None anywhere."""
+        del row, tokens
+        return 0.0
+
     def error_ratio(self, demand: Demand) -> float:
         """What is known has no error."""
         del demand
