@@ -9,7 +9,7 @@ Fails: as its parts do; each says how in its own header.
 from dataclasses import dataclass
 from math import exp, inf
 
-from proxy.core.curves import Curves, Newcomers, blocks_of
+from proxy.core.curves import Curves, Newcomers
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
@@ -86,10 +86,9 @@ class Book:
         self._stale_s = stale_s
         self._sampled_s: float | None = None
         self._last: EngineSample | None = None
-        self._counted_s = now_s
+        self._counted_s = self._refreshed_s = now_s
         self.interval_blocks = (0.0, 0.0)  # [placed, placed + unplaced] at the last comparison
         self.unsettled = 0  # leases that may or may not have held blocks at that instant
-        self._refreshed_s = now_s
         self.scrapes = 0
 
     def __repr__(self) -> str:
@@ -182,8 +181,7 @@ class Book:
         reach = exp(-model.hazard(model.leaf(demand), cap))
         if reach < REACH_MIN:
             return False
-        size, shares = self.spec.block_size, demand.shares_prefix
-        blocks = sum(blocks_of(part.tokens, demand.copies, cap, size, shares_prefix=shares) for part in demand.parts)
+        blocks = self.ledger.blocks_at(demand, cap)
         end = cap + PREFILL_DELAY_STEPS + self.ahead_steps(now_s)
         return self.ledger.cap_ends().crowded(end, blocks * reach, self.block_steps(curves), self.spec.usable_blocks)
 

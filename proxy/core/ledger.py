@@ -159,11 +159,7 @@ class Ledger:
         demand = lease.demand
         if now_s is not None:
             tokens = min(self.tokens_out(lease, lease.sent_steps) + LEAD_STEPS, lease.output_tokens_max)
-            held = (
-                blocks_of(part.tokens, demand.copies, tokens, self.block_size, shares_prefix=demand.shares_prefix)
-                for part in demand.parts
-            )
-            self.ended.append((now_s, sum(held)))
+            self.ended.append((now_s, self.blocks_at(demand, tokens)))
         self.sequences -= demand.sequences
         if self.leases:
             self._sums -= self.rows.curves[:, lease.rows].sum(axis=1)
@@ -232,6 +228,11 @@ class Ledger:
         else:
             tokens = max(0.0, steps_now - lease.sent_steps - PREFILL_DELAY_STEPS)  # at most: it may not be placed yet
         return min(tokens, lease.output_tokens_max - 1.0)
+
+    def blocks_at(self, demand: Demand, output_tokens: float) -> float:
+        """Blocks that ``demand`` holds with so many tokens out of each sequence, sharing nothing with others."""
+        size, shares = self.block_size, demand.shares_prefix
+        return sum(blocks_of(part.tokens, demand.copies, output_tokens, size, shares_prefix=shares) for part in demand.parts)
 
     def running(self) -> tuple[NDArray[np.intp], FloatArray]:
         """Survival classes and tokens out of every row, for the survival model's exposure."""

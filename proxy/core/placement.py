@@ -112,8 +112,8 @@ class Placement:
     ) -> Choice | Blocked:
         """Where ``entry`` goes now, of the replicas that take it; blocked also while it waits for a warm one.
 
-        ``barred`` replicas are left out; ``contended`` is found out where it is None. Where routing is indifferent, what binds besides KV is asked only of the replicas
-        with the most headroom, until one takes the request.
+        ``barred`` replicas are left out; ``contended`` is found out where it is None. Where routing is indifferent, what binds
+        besides KV is asked only of the replicas with the most headroom, until one takes the request.
         """
         places, blocked, roomy = self._looked_at(entry, pool, now_s, entry.excluded | barred)
         indifferent = self.router.is_indifferent(entry, [book for book, _, _ in places])
