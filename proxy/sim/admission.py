@@ -104,9 +104,7 @@ class GateAdmission:
     (``sim.counterfactual``).
     """
 
-    def __init__(
-        self, policy: Policy, *, oracle: bool = False, proxies: int = 1, spared: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, policy: Policy, *, oracle: bool = False, proxies: int = 1, spared: frozenset[str] = frozenset()) -> None:
         assert proxies >= 1, proxies
         self.gates = [Gate(policy, 0.0) for _ in range(proxies)]
         for gate in self.gates:
