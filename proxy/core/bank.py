@@ -15,17 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxy.core.book import Book
-from proxy.core.curves import Curves
+from proxy.core.curves import Curves, Newcomers
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
 from proxy.core.ledger import CurveCache
 from proxy.core.replica import ReplicaPhase
 from proxy.core.risk import Risk, quantile_of
-from proxy.core.units import blocks_for_tokens
 
 RISK_S = 0.01  # margin, bias and spread move with scrapes and completions; reading them all costs as much as a verdict
 
-BankKey = tuple[tuple[str, ...], int, int]
+BankKey = tuple[tuple[str, ...], int, Newcomers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class Bank:
         self.books = books
         spec = books[0].spec
         self.models = spec.models
-        self._block_size = spec.block_size
         self._context_tokens_max = spec.context_tokens_max
         self._usable = np.asarray([book.spec.usable_blocks for book in books], dtype=np.float64)
         self._totals = np.zeros((4, len(books), len(books[0].grid)))
@@ -63,7 +61,7 @@ class Bank:
     @staticmethod
     def key(book: Book) -> BankKey:
         """What the replicas of one bank have in common."""
-        return book.spec.models, book.spec.block_size, book.spec.context_tokens_max
+        return book.spec.models, book.spec.context_tokens_max, book.ledger.newcomers
 
     def _sync(self, now_s: float) -> None:
         """Take over the sums that changed, and margins and biases when it is time."""
@@ -114,7 +112,7 @@ class Bank:
         longest = demand.prompt_tokens_longest
         if longest >= self._context_tokens_max and demand.count_is_exact:
             return [False] * len(self.books)
-        need = blocks_for_tokens(longest + 1, self._block_size)
+        need = self.books[0].least_blocks(longest + 1)
         return [book.phase is ReplicaPhase.SERVING and need <= book.spec.usable_blocks for book in self.books]
 
 

@@ -13,15 +13,15 @@ from proxy.core.curves import Curves, Newcomers
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
+from proxy.core.kv_fit import KvFit
 from proxy.core.ledger import PREFILL_DELAY_STEPS, CurveCache, Lease, Ledger
 from proxy.core.pacing import REACH_MIN
 from proxy.core.reconcile import Reconciler
-from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, aggregate
+from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, ReplicaSpec, aggregate
 from proxy.core.risk import Risk, quantile_of
 from proxy.core.saturation import Binding, Saturation
 from proxy.core.step_clock import IDLE, StepClock
 from proxy.core.survival import SurvivalModel
-from proxy.core.units import blocks_for_tokens
 
 LAG_STEPS = 2.0  # a streamed token is on its way to us for about one step, asynchronous scheduling allocates one ahead
 REFRESH_STEPS = 8.0  # half a block: see ``core.ledger`` for why a sum that old is safe
@@ -31,22 +31,6 @@ REFRESH_S_MIN, REFRESH_S_MAX = (
 )  # below, a fast engine would keep us busy; above, what was learned meanwhile would come late
 REFRESH_LATE_RATIO = 4.0  # a decision does not trust a sum older than this many intervals: the driver is not sending its Ticks
 STATS_LATE_S = 2.0  # a preemption is counted when its victim resumes
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSpec:
-    """What the gate needs to know of a replica. Blocks are those one engine can hand out, the null block excluded."""
-
-    name: str
-    models: tuple[str, ...]
-    usable_blocks: int
-    block_size: int
-    context_tokens_max: int
-    sequences_max: int | None = None
-    enforced: bool = True  # False: only observed (several engines behind one URL)
-    engines: int = 1
-    prefix_caching: bool = True
-    null_block_used: bool = False  # engines up to 0.9.2 count their null block as used and as part of the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +56,9 @@ class Book:
     ) -> None:  # fmt: skip
         self.spec = spec
         self.grid = Grid(spec.context_tokens_max) if newcomers is None else newcomers.grid
-        self.ledger = Ledger(spec.block_size, self.grid, model, newcomers)
+        shape = spec.kv_shape if newcomers is None else newcomers.shape
+        self.ledger = Ledger(shape, self.grid, model, newcomers)
+        self.kv_fit = KvFit(shape) if shape.layout.fitted else None
         self.clock = StepClock(now_s)
         self.reconciler = Reconciler()
         self.feedback = feedback
@@ -190,14 +176,15 @@ class Book:
         room = max(1, self.spec.context_tokens_max - demand.prompt_tokens_longest)
         return room if demand.output_tokens_max is None else max(1, min(demand.output_tokens_max, room))
 
-    def prompt_blocks(self, demand: Demand) -> int:
+    def prompt_blocks(self, demand: Demand) -> float:
         """Blocks of the prompts and one token each: what the engine needs before it can start."""
-        return sum(self._start_blocks(part.tokens, demand.copies, shares=demand.shares_prefix) for part in demand.parts)
+        if self.ledger.shape.plain:
+            return self.ledger.blocks_at(demand, 2.0)
+        return sum(self.least_blocks(part.tokens + 1) for part in demand.parts)  # copies may start one after the other
 
-    def _start_blocks(self, tokens: int, copies: int, *, shares: bool) -> int:
-        one = blocks_for_tokens(tokens + 1, self.spec.block_size)
-        shared = (tokens - 1) // self.spec.block_size if copies > 1 and shares else 0
-        return shared + copies * (one - shared)
+    def least_blocks(self, tokens: int) -> int:
+        """Blocks of one sequence with so many token slots, for certain."""
+        return self.ledger.shape.least(tokens)
 
     def fits_alone(self, demand: Demand) -> bool:
         """Whether context and an empty pool have room for the longest prompt and one token; sequences are taken one by one.
@@ -207,7 +194,7 @@ class Book:
         longest = demand.prompt_tokens_longest
         if longest >= self.spec.context_tokens_max and demand.count_is_exact:
             return False
-        return blocks_for_tokens(longest + 1, self.spec.block_size) <= self.spec.usable_blocks
+        return self.least_blocks(longest + 1) <= self.spec.usable_blocks
 
     def block_steps(self, curves: Curves) -> float:
         """KV token-time of a demand in blocks × steps."""
@@ -287,6 +274,10 @@ class Book:
         low, high = self.ledger.held_interval(self.clock.steps, lag, behind_steps=behind, since_s=since_s, running=engine.running)
         self.unsettled = self.ledger.unsettled(since_s, engine.running)
         frozen = bool(engine.waiting) or (engine.running is not None and engine.running < self.ledger.sequences_placed())
+        if self.kv_fit is not None and not frozen:
+            known = self.ledger.decoding(since_s, engine.running)
+            if self.kv_fit.scraped(self.ledger.leases, known, self.measured_blocks, engine.prefix_hits_tokens_total, since_s):
+                self.ledger.reshape(self.kv_fit.shape)
         self.interval_blocks = (low, high)
         self.reconciler.compare(self.measured_blocks, low, high, frozen=frozen)
 
@@ -295,5 +286,7 @@ class Book:
         self.ledger.clear()
         self.saturation.new_epoch()
         self.reconciler.new_epoch()
+        if self.kv_fit is not None:
+            self.kv_fit.new_epoch()
         self._last = None
         self.measured_blocks = None

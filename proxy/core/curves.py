@@ -2,27 +2,28 @@
 
 Formula, for a row with prompt ``P``, ``g`` tokens out, cap ``m``, ``c`` copies and class survival ``S``, in interval ``(s, e]``:
 
-    one(x)  = ceil((P - 1 + min(g + x + LEAD_STEPS, m)) / block_size)      blocks of one sequence x steps ahead
-    u       = F + c * (one(e) - F),              F = (P - 1) // block_size if c > 1 and prefixes are looked up, else 0
+    one(x)  = blocks(P - 1 + min(g + x + LEAD_STEPS, m))          blocks of one sequence x steps ahead, by ``core.kv_shape``
+    u       = F + c * (one(e) - F),              F = what the copies share if prefixes are looked up, (P - 1) // block_size at most
     a       = S(g + s') / S(g)  while g + s' < m, else 0,                  s' = max(0, s - delay)
     mean    = u * a        variance = u^2 * a * (1 - a)        ceiling = u while g + s' < m
     common  = error_ratio * (mean - blocks now), where positive
 
 ``- 1`` because the last sampled token is never fed back. ``LEAD_STEPS`` covers the step that asynchronous scheduling has already
-allocated. ``delay`` is how many steps a request that is still being prefilled stays behind the others.
+allocated. In the first interval of a request that has no token out, a hybrid's windows hold what its prefill has in flight. ``delay`` is
+how many steps a request that is still being prefilled stays behind the others.
 
 Fails: copies of one prompt are taken as ending together, which is conservative; a request that the engine preempted stands still
 while its curve goes on.
 """
 
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
+from proxy.core.kv_shape import KvShape
 from proxy.core.survival import SurvivalModel
 
 LEAD_STEPS = 1.0
@@ -69,32 +70,34 @@ class Curves:
         return Curves(*(curve.sum(axis=0) for curve in self.arrays()))
 
 
-def blocks_held(rows: RowStates, ahead: FloatArray | float, block_size: int) -> FloatArray:
+def blocks_held(rows: RowStates, ahead: FloatArray | float, shape: KvShape) -> FloatArray:
     """Blocks each row holds ``ahead`` steps from now: shape (N,) for a number, (N, G) for a grid."""
     wide = np.ndim(ahead) > 0
 
     def column(values: FloatArray) -> FloatArray:
         return values[:, None] if wide else values
 
-    held: FloatArray = column(rows.output_tokens) + ahead
-    np.minimum(held, column(rows.output_tokens_max), out=held)
-    np.maximum(held, 1.0, out=held)
-    prompt = rows.prompt_tokens - 1.0
-    held += column(prompt)
-    held /= block_size
-    np.ceil(held, out=held)
-    if (rows.copies != 1.0).any():
-        common = np.where(rows.copies > 1.0, np.floor(prompt / block_size) * rows.shares_prefix, 0.0)
-        held *= column(rows.copies)
-        held -= column(common * (rows.copies - 1.0))
-    return held
+    tokens: FloatArray = column(rows.output_tokens) + ahead
+    np.minimum(tokens, column(rows.output_tokens_max), out=tokens)
+    np.maximum(tokens, 1.0, out=tokens)
+    tokens += column(rows.prompt_tokens - 1.0)
+    if (rows.copies == 1.0).all():
+        return shape.blocks(tokens)
+    # a free row has no copies and holds nothing
+    return shape.held(column(rows.prompt_tokens), tokens, column(rows.copies), column(rows.shares_prefix * (rows.copies > 1.0)))
 
 
-def blocks_of(prompt_tokens: int, copies: int, output_tokens: float, block_size: int, *, shares_prefix: bool) -> float:
-    """Blocks that one row holds with ``output_tokens`` out, the same formula for one row."""
-    one = ceil((prompt_tokens - 1 + max(output_tokens, 1.0)) / block_size)
-    common = (prompt_tokens - 1) // block_size if copies > 1 and shares_prefix else 0
-    return float(common + copies * (one - common))
+def prefill_blocks(rows: RowStates, shape: KvShape) -> FloatArray:
+    """Blocks that each row without a token out holds at most while its prompt is being computed, 0 for others: shape (N,)."""
+    held = shape.held(rows.prompt_tokens, rows.prompt_tokens, rows.copies, rows.shares_prefix, prefilling=True)
+    waiting: FloatArray = held * (rows.output_tokens < 1.0)
+    return waiting
+
+
+def blocks_most(rows: RowStates, ahead: FloatArray | float, shape: KvShape) -> FloatArray:
+    """As ``blocks_held``, and no less than a row's prefill may hold while it has no token out: shape (N,)."""
+    held = blocks_held(rows, ahead, shape)
+    return held if shape.plain else np.maximum(held, prefill_blocks(rows, shape))
 
 
 def alive(rows: RowStates, grid: Grid, model: SurvivalModel) -> tuple[FloatArray, NDArray[np.bool_]]:
@@ -109,16 +112,18 @@ def alive(rows: RowStates, grid: Grid, model: SurvivalModel) -> tuple[FloatArray
     return later, possible
 
 
-def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, block_size: int) -> tuple[Curves, FloatArray]:
+def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape) -> tuple[Curves, FloatArray]:
     """Demand of each row as (N, G) curves, and the (N, G) alive probabilities they were made with."""
-    blocks = blocks_held(rows, grid.ends + LEAD_STEPS, block_size)
+    blocks = blocks_held(rows, grid.ends + LEAD_STEPS, shape)
+    if not shape.plain:
+        np.maximum(blocks[:, 0], prefill_blocks(rows, shape), out=blocks[:, 0])
     living, possible = alive(rows, grid, model)
     mean = blocks * living
     variance = 1.0 - living
     variance *= mean
     variance *= blocks
     blocks *= possible
-    common = mean - blocks_held(rows, LEAD_STEPS, block_size)[:, None]
+    common = mean - blocks_held(rows, LEAD_STEPS, shape)[:, None]
     np.maximum(common, 0.0, out=common)
     common *= rows.error_ratio[:, None]
     return Curves(mean, variance, blocks, common), living
@@ -130,17 +135,17 @@ class Newcomers:
     All parts of a request have the same class, cap and delay, so one survival vector serves them all.
     """
 
-    def __init__(self, grid: Grid, model: SurvivalModel, block_size: int) -> None:
+    def __init__(self, grid: Grid, model: SurvivalModel, shape: KvShape) -> None:
         self.grid = grid
         self.model = model
-        self.block_size = block_size
+        self.shape = shape
         self._grown = grid.ends + LEAD_STEPS
         self._survival: dict[tuple[int, float], tuple[FloatArray, FloatArray]] = {}
         self._version = -1
 
     def __repr__(self) -> str:
         """What is kept, for people and tests."""
-        return f"<Newcomers block_size={self.block_size} kept={len(self._survival)}>"
+        return f"<Newcomers {self.shape!r} kept={len(self._survival)}>"
 
     def rows(self, demand: Demand, output_tokens_max: int, delay_steps: float) -> tuple[FloatArray, FloatArray]:
         """Mean, variance, ceiling and common of each part, (4, parts, G) in blocks, and the probability (G,) that they live.
@@ -156,19 +161,28 @@ class Newcomers:
         grown = np.minimum(self._grown, output_tokens_max)
         rows = np.empty((4, len(demand.parts), len(self.grid)))
         for index, part in enumerate(demand.parts):
-            blocks = np.ceil((grown + (part.tokens - 1.0)) / self.block_size)
-            if demand.copies > 1:
-                common = (part.tokens - 1) // self.block_size if demand.shares_prefix else 0
-                blocks = common + demand.copies * (blocks - common)
+            prompt = demand.kv_prompt_tokens(part)
+            blocks = self._blocks(demand, prompt, grown + (prompt - 1.0))
             mean = np.multiply(blocks, living, out=rows[0, index])
             np.multiply(mean, blocks, out=rows[1, index])
             rows[1, index] *= spread
             rows[2, index] = blocks
             rows[2, index, ends_before:] = 0.0
-            now = blocks_of(part.tokens, demand.copies, LEAD_STEPS, self.block_size, shares_prefix=demand.shares_prefix)
+            now = self.shape.held_by(prompt, prompt, demand.copies, shares=demand.shares_prefix)
             np.maximum(mean - now, 0.0, out=rows[3, index])
         rows[3] *= error
         return rows, living
+
+    def _blocks(self, demand: Demand, prompt_tokens: int, tokens: FloatArray) -> FloatArray:
+        """Blocks of one part's copies at ``tokens`` token slots each: (G,)."""
+        shape = self.shape
+        if shape.plain and demand.copies == 1:
+            return shape.blocks(tokens)
+        prompt, copies, shares = np.array([[float(prompt_tokens)], [float(demand.copies)], [float(demand.shares_prefix)]])
+        blocks = shape.held(prompt, tokens, copies, shares)
+        if not shape.plain:
+            blocks[0] = max(blocks[0], shape.held(prompt, prompt, copies, shares, prefilling=True)[0])
+        return blocks
 
     def _vectors(self, leaf: int, delay_steps: float) -> tuple[FloatArray, FloatArray]:
         """Tokens out at each interval's start, and the probability of getting there, caps aside."""
@@ -182,8 +196,8 @@ class Newcomers:
         return kept
 
 
-def cap_ends(rows: RowStates, model: SurvivalModel, block_size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+def cap_ends(rows: RowStates, model: SurvivalModel, shape: KvShape) -> tuple[FloatArray, FloatArray, FloatArray]:
     """When each row reaches its cap in steps from now, the blocks it then frees, and the probability that it gets there."""
     steps = rows.output_tokens_max - rows.output_tokens + rows.delay_steps
     hazard = model.hazard_at(rows.classes, rows.output_tokens_max) - model.hazard_at(rows.classes, rows.output_tokens)
-    return steps, blocks_held(rows, np.inf, block_size), np.exp(-hazard)
+    return steps, blocks_held(rows, np.inf, shape), np.exp(-hazard)

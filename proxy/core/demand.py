@@ -61,7 +61,12 @@ class Demand:
     session: str = ""  # what the client calls the conversation it belongs to; "": it does not say
     adapter: str = ""  # the LoRA adapter it runs with, "" for the base model
     fingerprint: int = 0  # of the body, to know it again when its client returns; 0: unknown
+    beam_search: bool = False  # ``copies`` beams: the engine's front end asks for their tokens one at a time
     shares_prefix: bool = True  # False: the engine looks up no prefix for it (prompt_logprobs, echo)
+
+    def kv_prompt_tokens(self, part: PromptPart) -> int:
+        """The part's length as its KV goes. In a beam search the last token out is fed back as part of the grown prompt."""
+        return part.tokens + self.beam_search
 
     @property
     def prompt_tokens(self) -> int:

@@ -5,11 +5,10 @@ Events go in with the time; effects come out and are carried out afterwards. "Ho
 
 from dataclasses import dataclass
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.demand import Demand
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome, Refusal
-from proxy.core.replica import ReplicaPhase, ReplicaSample
+from proxy.core.replica import ReplicaPhase, ReplicaSample, ReplicaSpec
 
 
 @dataclass(frozen=True, slots=True)

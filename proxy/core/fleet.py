@@ -7,13 +7,14 @@ engine epoch (counters fell, start time changed). Leases of an epoch that ended 
 from collections.abc import Iterator
 from math import ceil, inf
 
-from proxy.core.book import REFRESH_S_MIN, Book, ReplicaSpec
+from proxy.core.book import REFRESH_S_MIN, Book
 from proxy.core.curves import Newcomers
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import Grid
+from proxy.core.kv_shape import KvLayout
 from proxy.core.policy import Policy
-from proxy.core.replica import ReplicaPhase, ReplicaSample
+from proxy.core.replica import ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel
 from proxy.core.warmth import Warmth
 
@@ -35,7 +36,7 @@ class Fleet:
         self.preemptions_total = 0
         self.epochs_total = 0
         self._pool: list[Book] = []
-        self._newcomers: dict[tuple[int, int], Newcomers] = {}
+        self._newcomers: dict[tuple[int, int, KvLayout, str], Newcomers] = {}
         self._refreshed_s = now_s
         self._rebuilt_s = now_s
         self._rebuilt_completions = 0
@@ -91,9 +92,10 @@ class Fleet:
             feedback = old.feedback  # what was learned of its margin holds for the same machine
             self.epochs_total += 1
         self.warmth.found(spec.name, usable_blocks=spec.usable_blocks, block_size=spec.block_size, caching=spec.prefix_caching)
-        alike = spec.context_tokens_max, spec.block_size
+        # what a fitted one learns is its own
+        alike = spec.context_tokens_max, spec.block_size, spec.kv_shape.layout, spec.name if spec.kv_layout.fitted else ""
         if alike not in self._newcomers:
-            self._newcomers[alike] = Newcomers(Grid(spec.context_tokens_max), self.model, spec.block_size)
+            self._newcomers[alike] = Newcomers(Grid(spec.context_tokens_max), self.model, spec.kv_shape)
         self.books[spec.name] = Book(
             spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s, newcomers=self._newcomers[alike]
         )

@@ -21,13 +21,14 @@ Fails: kinds with two different windows are taken as one; mixed lengths leave th
 which are dropped all at once, are learned as small as they were seen, and the bias has to take the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
 
 from proxy.core.grid import FloatArray
 from proxy.core.kv_shape import KvShape
+from proxy.core.ledger import Lease
 
 WINDOW_SAMPLES = 600  # five to ten minutes of scrapes twice a second; a model does not change
 KNOWN_BLOCKS_MIN = 4.0  # below, rounding decides
@@ -66,10 +67,30 @@ class KvFit:
         self._newer_samples = 0
         self._doubtful: set[str] = set()
         self._hits: float | None = None
+        self._since_s = -inf
 
     def __repr__(self) -> str:
         """What was learned, for people and tests."""
         return f"<KvFit samples={self.samples} {self.shape!r}>"
+
+    def scraped(
+        self, leases: Mapping[str, Lease], known: set[str], used_blocks: float, hits_tokens_total: float | None, since_s: float
+    ) -> bool:
+        """Take in a scrape whose gauges are from after ``since_s``; ``known`` leases are certain to have held blocks then.
+
+        Token slots are at least what a stream shows, and the prompt's. Copies share it: one of them is certain to hold it.
+        """
+        seen = [(lease_id, lease.placed and lease.placed_s < self._since_s) for lease_id, lease in leases.items()]
+        self._since_s = since_s
+        tokens = [
+            part.tokens
+            - 1
+            + (min(lease.output_tokens / lease.demand.sequences, lease.output_tokens_max) if lease.streaming else 0.0)
+            for lease_id in self.certain(seen, hits_tokens_total) & known
+            for lease in (leases[lease_id],)
+            for part in lease.demand.parts
+        ]
+        return self.observe(np.asarray(tokens, dtype=np.float64), used_blocks)
 
     def certain(self, leases: Sequence[tuple[str, bool]], hits_tokens_total: float | None) -> set[str]:
         """Of the leases given as (id, whether seen placed by the sample before), those whose blocks are nobody else's.

@@ -122,14 +122,15 @@ def fitted_layout(excess_blocks_max: float = inf, *, prefix_caching: bool = True
 class KvShape:
     """blocks(tokens) of one replica's model. Immutable; ``with_excess`` makes another one."""
 
-    __slots__ = ("_caps", "_prefill_caps", "block_size", "excess", "layout")
+    __slots__ = ("_caps", "_prefill_caps", "block_size", "excess", "layout", "plain")
 
     def __init__(
         self, block_size: int, layout: KvLayout | None = None, excess: tuple[tuple[int, float], ...] | None = None
     ) -> None:
         assert block_size >= 1, block_size
         self.block_size = block_size
-        self.layout = KvLayout() if layout is None else layout
+        self.layout = PLAIN_LAYOUT if layout is None else layout
+        self.plain = self.layout.plain
         self.excess = excess if excess is not None else self._excess_unlearned()
         self._caps = [(groups.count, self._cap(groups.kind, 2)) for groups in self.layout.groups]
         in_flight = self.layout.in_flight_tokens_max
@@ -150,12 +151,19 @@ class KvShape:
     def blocks(self, tokens: FloatArray) -> FloatArray:
         """Blocks that a decoding sequence with ``tokens`` token slots holds at most; any array shape."""
         rows: FloatArray = np.ceil(tokens / self.block_size)
-        return rows if self.layout.plain else self._sum(rows, self._caps)
+        return rows if self.plain else self._sum(rows, self._caps)
+
+    def least(self, tokens: int) -> int:
+        """Blocks that a decoding sequence with ``tokens`` token slots holds for certain: what can never fit is judged by it."""
+        rows = ceil(tokens / self.block_size)
+        if self.plain or self.layout.fitted:
+            return rows
+        return sum(groups.count * min(rows, self._cap_least(groups.kind, rows)) for groups in self.layout.groups)
 
     def prefill(self, tokens: FloatArray) -> FloatArray:
         """Blocks held at most while a prompt of ``tokens`` is being computed; never below ``blocks``."""
         rows: FloatArray = np.ceil(tokens / self.block_size)
-        return rows if self.layout.plain else self._sum(rows, self._prefill_caps)
+        return rows if self.plain else self._sum(rows, self._prefill_caps)
 
     def held(
         self, prompt_tokens: FloatArray, tokens: FloatArray, copies: FloatArray, shares: FloatArray, *, prefilling: bool = False
@@ -169,6 +177,14 @@ class KvShape:
         together: FloatArray = common + copies * (one - common)
         return together
 
+    def held_by(self, prompt_tokens: int, tokens: float, copies: int = 1, *, shares: bool = True) -> float:
+        """As ``held``, for one prompt."""
+        if not self.plain:
+            return float(self.held(*np.array([[float(prompt_tokens)], [tokens], [float(copies)], [float(shares)]]))[0])
+        one = ceil(tokens / self.block_size)
+        common = (prompt_tokens - 1) // self.block_size if copies > 1 and shares and self.layout.prefix_caching else 0
+        return float(common + copies * (one - common))
+
     def shared(self, prompt_tokens: FloatArray, tokens: FloatArray) -> FloatArray:
         """Blocks that copies of one prompt hold together once each has ``tokens`` token slots: arrays that broadcast.
 
@@ -177,7 +193,7 @@ class KvShape:
         full: FloatArray = np.floor((prompt_tokens - 1.0) / self.block_size)
         if not self.layout.prefix_caching:
             return np.zeros(np.broadcast_shapes(np.shape(prompt_tokens), np.shape(tokens)))
-        if self.layout.plain:
+        if self.plain:
             return full
         if self.layout.fitted:
             return full + 0.0 * tokens
@@ -217,6 +233,15 @@ class KvShape:
             return ()
         more = sum(groups.count for groups in self.layout.groups) - 1
         return tuple((count, self.layout.excess_blocks_max / count) for count in range(1, more + 1))
+
+    def _cap_least(self, kind: LayerKind, rows: int) -> int:
+        match kind.attention:
+            case Attention.FULL:
+                return rows
+            case Attention.WINDOW:
+                return max(1, (kind.span_tokens - 1) // self.block_size)
+            case Attention.CHUNK | Attention.STATE:
+                return 1
 
     def _cap(self, kind: LayerKind, in_flight_tokens: int) -> float:
         """Most blocks of one group with ``in_flight_tokens`` scheduled and not settled."""

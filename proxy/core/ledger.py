@@ -24,9 +24,10 @@ from math import ceil, exp, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from proxy.core.curves import LEAD_STEPS, Curves, Newcomers, blocks_held, blocks_of, cap_ends, curves_of
+from proxy.core.curves import LEAD_STEPS, Curves, Newcomers, blocks_held, blocks_most, cap_ends, curves_of
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
+from proxy.core.kv_shape import KvShape
 from proxy.core.lease_rows import LeaseRows
 from proxy.core.pacing import CapEnds
 from proxy.core.shared_demand import SharedDemand
@@ -63,18 +64,17 @@ class Lease:
 class Ledger:
     """Leases of one replica and their demand. Blocks are the engine's; steps are the replica's decode steps."""
 
-    def __init__(self, block_size: int, grid: Grid, model: SurvivalModel, newcomers: Newcomers | None = None) -> None:
-        assert block_size >= 1, block_size
-        self.block_size = block_size
+    def __init__(self, shape: KvShape, grid: Grid, model: SurvivalModel, newcomers: Newcomers | None = None) -> None:
+        self.shape, self.block_size = shape, shape.block_size
         self.leases: dict[str, Lease] = {}
         self.sequences = 0
         self.model = model
-        self.newcomers = Newcomers(grid, model, block_size) if newcomers is None else newcomers
+        self.newcomers = Newcomers(grid, model, shape) if newcomers is None else newcomers
         self.anchor_steps = 0.0
         self.changes = 0  # how often ``totals`` was made anew
         self.rows = LeaseRows(len(grid))
         self._grid = grid
-        self._shared = SharedDemand(self.rows, block_size, len(grid))
+        self._shared = SharedDemand(self.rows, shape, len(grid))
         self._unplaced: dict[str, Lease] = {}
         self._sums = np.zeros((4, len(grid)))
         self.totals = np.zeros((4, len(grid)))  # mean, variance, ceiling and common of everything here
@@ -84,6 +84,11 @@ class Ledger:
         """Counts for people and tests."""
         placed = sum(lease.placed for lease in self.leases.values())
         return f"<Ledger leases={len(self.leases)} placed={placed} sequences={self.sequences} shared={len(self._shared)}>"
+
+    def reshape(self, shape: KvShape) -> None:
+        """What a request holds was learned anew: forecasts count by it from now on, sums from the next refresh."""
+        self.shape = shape
+        self.newcomers = Newcomers(self._grid, self.model, shape)
 
     @property
     def total(self) -> Curves:
@@ -138,11 +143,12 @@ class Ledger:
         for index, part in enumerate(demand.parts):
             row = rows.take(lease)
             lease.rows.append(row)
-            rows.fields[:, row] = (part.tokens, 0.0, cap, demand.copies, delay, error, demand.shares_prefix)
+            prompt = demand.kv_prompt_tokens(part)
+            rows.fields[:, row] = (prompt, 0.0, cap, demand.copies, delay, error, demand.shares_prefix)
             rows.classes[row] = leaf
             rows.streaming[row], rows.sent_steps[row], rows.sequences[row] = lease.streaming, lease.sent_steps, demand.sequences
             rows.curves[:, row], rows.alive[row] = curves[:, index], living
-            at_cap = blocks_of(part.tokens, demand.copies, cap, self.block_size, shares_prefix=demand.shares_prefix)
+            at_cap = self.shape.held_by(prompt, prompt - 1 + cap, demand.copies, shares=demand.shares_prefix)
             rows.cap_ends[:, row] = cap + delay, at_cap * reach
             self._shared.add(row, demand, part)
         self.leases[lease.lease_id] = self._unplaced[lease.lease_id] = lease
@@ -211,12 +217,12 @@ class Ledger:
         rows.fields[4, : rows.used] = np.where(rows.placed[: rows.used], 0.0, PREFILL_DELAY_STEPS)
         every = rows.every()
         states = rows.states(every)
-        curves, living = curves_of(states, self._grid, self.model, self.block_size)
+        curves, living = curves_of(states, self._grid, self.model, self.shape)
         for plane, curve in enumerate(curves.arrays()):
             rows.curves[plane, every] = curve
             curve.sum(axis=0, out=self._sums[plane])
         rows.alive[every] = living
-        steps, blocks, reach = cap_ends(states, self.model, self.block_size)
+        steps, blocks, reach = cap_ends(states, self.model, self.shape)
         rows.cap_ends[:, every] = steps, blocks * reach
         self._sum_up(refreshed=True)
 
@@ -231,8 +237,9 @@ class Ledger:
 
     def blocks_at(self, demand: Demand, output_tokens: float) -> float:
         """Blocks that ``demand`` holds with so many tokens out of each sequence, sharing nothing with others."""
-        size, shares = self.block_size, demand.shares_prefix
-        return sum(blocks_of(part.tokens, demand.copies, output_tokens, size, shares_prefix=shares) for part in demand.parts)
+        copies, shares = demand.copies, demand.shares_prefix
+        prompts = map(demand.kv_prompt_tokens, demand.parts)
+        return sum(self.shape.held_by(prompt, prompt - 1 + output_tokens, copies, shares=shares) for prompt in prompts)
 
     def running(self) -> tuple[NDArray[np.intp], FloatArray]:
         """Survival classes and tokens out of every row, for the survival model's exposure."""
@@ -253,18 +260,18 @@ class Ledger:
         gone = sum(blocks for ended_s, blocks in self.ended if ended_s >= since_s)
         if not self.leases:
             return 0.0, gone
-        known = self._decoding(since_s, running)
+        known = self.decoding(since_s, running)
         self.rows.read()
         self._progress(steps_now)
         live = list(self.rows.owners)
         placed = {row: lease.lease_id in known for lease in self.leases.values() for row in lease.rows}
         sure = np.fromiter((placed[row] for row in live), np.bool_, len(live))
         states, shared = self.rows.states(np.asarray(live)), self._shared.now(placed)
-        low = float(blocks_held(states, -behind_steps, self.block_size)[sure].sum()) - shared[0]
-        high = float(blocks_held(states, lag_steps, self.block_size).sum()) - shared[1] + gone
+        low = float(blocks_held(states, -behind_steps, self.shape)[sure].sum()) - shared[0]
+        high = float(blocks_most(states, lag_steps, self.shape).sum()) - shared[1] + gone
         return max(0.0, low), max(0.0, high)
 
-    def _decoding(self, since_s: float, running: int | None) -> set[str]:
+    def decoding(self, since_s: float, running: int | None) -> set[str]:
         """Leases certain to have held blocks: placed before ``since_s``, and no more of them than the engine runs, the oldest first."""
         known: set[str] = set()
         room = inf if running is None else running
@@ -279,7 +286,7 @@ class Ledger:
     def unsettled(self, since_s: float, running: int | None) -> int:
         """Leases that came or went after ``since_s``, or are not known to hold blocks: what makes the interval one."""
         gone = sum(ended_s >= since_s for ended_s, _ in self.ended)
-        return len(self.leases) - len(self._decoding(since_s, running)) + gone
+        return len(self.leases) - len(self.decoding(since_s, running)) + gone
 
     def unplaced(self) -> list[Lease]:
         """Leases sent and not known to be placed, the oldest first."""

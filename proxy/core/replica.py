@@ -3,10 +3,10 @@
 A value that was not seen is None, never zero: a usage metric that is missing or renamed must not read as an empty cache.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from proxy.core.kv_shape import PLAIN_LAYOUT, KvLayout
+from proxy.core.kv_shape import PLAIN_LAYOUT, KvLayout, KvShape
 
 
 class ReplicaPhase(StrEnum):
@@ -40,6 +40,29 @@ class ReplicaFacts:
     kv_layout: KvLayout = PLAIN_LAYOUT  # how tokens become blocks, from the model's layers and the engine's own account
     several_engines_behind: bool = False  # one URL balances over several servers: only observed
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """What the gate needs to know of a replica. Blocks are those one engine can hand out, the null block excluded."""
+
+    name: str
+    models: tuple[str, ...]
+    usable_blocks: int
+    block_size: int
+    context_tokens_max: int
+    sequences_max: int | None = None
+    enforced: bool = True  # False: only observed (several engines behind one URL)
+    engines: int = 1
+    prefix_caching: bool = True
+    null_block_used: bool = False  # engines up to 0.9.2 count their null block as used and as part of the whole
+    kv_layout: KvLayout = PLAIN_LAYOUT
+
+    @property
+    def kv_shape(self) -> KvShape:
+        """How tokens become blocks, before anything was learned."""
+        caching = self.prefix_caching and self.kv_layout.prefix_caching
+        return KvShape(self.block_size, replace(self.kv_layout, prefix_caching=caching))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 from proxy.core.curves import Curves
 from proxy.core.demand import Demand, PromptPart
 from proxy.core.grid import FloatArray
+from proxy.core.kv_shape import KvShape
 from proxy.core.lease_rows import LeaseRows
 from proxy.core.prefix import SharedBlocks
 
@@ -24,10 +25,11 @@ from proxy.core.prefix import SharedBlocks
 class SharedDemand:
     """Shared blocks of one ledger's rows. ``doubled`` is (4, G): mean, variance, ceiling and common that the sums have too much."""
 
-    def __init__(self, rows: LeaseRows, block_size: int, intervals: int) -> None:
+    def __init__(self, rows: LeaseRows, shape: KvShape, intervals: int) -> None:
         self.doubled = np.zeros((4, intervals))
         self._rows = rows
-        self._block_size = block_size
+        self._block_size = shape.block_size
+        self._shares_runs = shape.layout.shares_runs
         self._blocks = SharedBlocks()
         self._stale = False
 
@@ -44,7 +46,7 @@ class SharedDemand:
 
     def add(self, row: int, demand: Demand, part: PromptPart) -> None:
         """Row ``row`` starts to hold the part's prompt blocks."""
-        hashes = part.block_hashes if demand.shares_prefix else ()
+        hashes = part.block_hashes if demand.shares_prefix and self._shares_runs else ()
         self._blocks.add(row, hashes, self._hits_max(part))
         self._stale = self._stale or bool(hashes)
 

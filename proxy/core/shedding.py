@@ -17,7 +17,7 @@ Fails: with a cold step clock the rate is a guess; nothing is shed as too late u
 """
 
 from collections.abc import Iterable, Sequence
-from math import ceil, inf
+from math import inf
 
 from proxy.core.book import Book
 from proxy.core.demand import Demand
@@ -60,7 +60,7 @@ class Shedding:
                 unit="tokens",
             )
         if not any(book.fits_alone(demand) for book in serving):
-            need = min(ceil((longest + 1) / book.spec.block_size) for book in serving)
+            need = min(book.least_blocks(longest + 1) for book in serving)
             limit = max(book.spec.usable_blocks for book in serving)
             message = f"The prompt needs {need} KV blocks; the largest replica has {limit}. It can never be served here."
             return Refusal(

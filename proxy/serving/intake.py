@@ -123,6 +123,7 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         tpot_s=intake.traffic_class.tpot_s,
         session=session_of(intake.fields, call.prompt_cache_key),
         adapter=intake.model if _is_adapter(services, intake.model) else "",
+        beam_search=call.beam_search,
         shares_prefix=call.shares_prefix,
     )
 

@@ -16,10 +16,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
 from proxy.core.policy import ReplicaPolicy, Scrape
-from proxy.core.replica import ReplicaFacts, ReplicaPhase, ReplicaSample
+from proxy.core.replica import ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.units import usable_blocks
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.serving.dispatcher import Dispatcher
@@ -67,6 +66,8 @@ def spec_of(facts: ReplicaFacts, policy: ReplicaPolicy, name: str) -> ReplicaSpe
         enforced=usable > 0 and not facts.several_engines_behind,
         engines=facts.engines,
         null_block_used=counts_null_block(facts.version),
+        kv_layout=facts.kv_layout,
+        prefix_caching=facts.prefix_caching,
     )
 
 

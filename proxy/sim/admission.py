@@ -15,7 +15,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.events import Arrive, Effect, Event, Finished, Forward, Granted, Observed, ReplicaFound, Reserve, Shed, Tick
 from proxy.core.gate import Gate
@@ -23,7 +22,7 @@ from proxy.core.grid import FloatArray
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
-from proxy.core.replica import ReplicaSample
+from proxy.core.replica import ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel
 from proxy.sim.sim_request import SimRequest
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.outcome import Outcome
-from proxy.core.replica import EngineSample, ReplicaSample
+from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
 from proxy.sim.admission import MODEL, Admission
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings, FinishReason

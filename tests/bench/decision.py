@@ -19,14 +19,13 @@ from math import inf
 
 import numpy as np
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.events import Arrive, Event, Finished, Forward, Granted, Observed, ReplicaFound, Reserve, Tick
 from proxy.core.gate import Gate
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
-from proxy.core.replica import EngineSample, ReplicaSample
+from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
 
 STEPS_PER_S = 30.0
 SCRAPE_S = 0.5

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.core.curves import curves_of
 from proxy.core.grid import Grid
+from proxy.core.kv_shape import KvShape
 from proxy.core.survival import SurvivalModel
 from proxy.core.units import blocks_for_tokens
 from proxy.sim.engine import Engine
@@ -39,7 +40,7 @@ def known(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
 @settings(max_examples=100, deadline=None)
 def test_known_lengths_are_never_underestimated(case: tuple[int, int, int, int, int]) -> None:
     prompt, out, cap, copies, block_size = case
-    curves, _ = curves_of(rows((prompt, out, cap), copies=copies), GRID, KNOWS, block_size)
+    curves, _ = curves_of(rows((prompt, out, cap), copies=copies), GRID, KNOWS, KvShape(block_size))
     steps = np.arange(1, cap - out + 1)
     held = np.asarray([truth(prompt, out, cap, copies, int(step), block_size) for step in steps])
     interval = np.searchsorted(GRID.ends, steps, side="left")
@@ -51,7 +52,7 @@ def test_known_lengths_are_never_underestimated(case: tuple[int, int, int, int, 
 @settings(max_examples=50, deadline=None)
 def test_a_request_on_its_way_is_never_underestimated(prompt: int, cap: int, starts: int) -> None:
     """However many of the delay's steps pass before the engine takes it, the real block count stays below the curve."""
-    curves, _ = curves_of(rows((prompt, 0, cap), delay=2.0), GRID, KNOWS, 16)
+    curves, _ = curves_of(rows((prompt, 0, cap), delay=2.0), GRID, KNOWS, KvShape(16))
     engine = Engine(EngineSettings(num_gpu_blocks=500, max_num_batched_tokens=4096, max_model_len=4096))
     engine.add(EngineRequest("q", prompt, None, cap))
     step = starts
@@ -69,7 +70,7 @@ def test_a_request_on_its_way_is_never_underestimated(prompt: int, cap: int, sta
     error=st.floats(0.0, 1.0),
 )
 def test_ceilings_bound_means_and_nothing_is_negative(states: list[tuple[int, int, int]], copies: int, error: float) -> None:
-    curves, living = curves_of(rows(*states, copies=copies, error=error), GRID, SurvivalModel(), 16)
+    curves, living = curves_of(rows(*states, copies=copies, error=error), GRID, SurvivalModel(), KvShape(16))
     assert (curves.ceiling >= curves.mean - 1e-9).all()
     assert all((curve >= 0.0).all() for curve in curves.arrays())
     assert ((living >= 0.0) & (living <= 1.0)).all()
@@ -78,8 +79,8 @@ def test_ceilings_bound_means_and_nothing_is_negative(states: list[tuple[int, in
 @given(prompt=st.integers(1, 500), out=st.integers(0, 100), cap=st.integers(101, 900), more=st.integers(0, 500))
 def test_a_higher_cap_never_needs_less(prompt: int, out: int, cap: int, more: int) -> None:
     model = SurvivalModel()
-    low, _ = curves_of(rows((prompt, out, cap)), GRID, model, 16)
-    high, _ = curves_of(rows((prompt, out, cap + more)), GRID, model, 16)
+    low, _ = curves_of(rows((prompt, out, cap)), GRID, model, KvShape(16))
+    high, _ = curves_of(rows((prompt, out, cap + more)), GRID, model, KvShape(16))
     assert (high.mean >= low.mean).all()
     assert (high.ceiling >= low.ceiling).all()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from proxy.core.book import Book, ReplicaSpec
+from proxy.core.book import Book
 from proxy.core.curves import RowStates
 from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.feedback import Feedback
@@ -12,7 +12,7 @@ from proxy.core.gate import Gate
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Mode
 from proxy.core.policy import Policy, Queue, Relay
-from proxy.core.replica import EngineSample, ReplicaSample
+from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel, class_chain
 
 FOREVER_S = 1e9

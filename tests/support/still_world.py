@@ -4,9 +4,8 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.outcome import Outcome
-from proxy.core.replica import EngineSample, ReplicaSample
+from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
 from proxy.sim.admission import Admission
 from proxy.sim.sim_request import SimRequest
 

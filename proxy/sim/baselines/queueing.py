@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Queue
-from proxy.core.replica import ReplicaSample, aggregate
+from proxy.core.replica import ReplicaSample, ReplicaSpec, aggregate
 from proxy.sim.admission import Ways
 from proxy.sim.baselines.routing import Routing
 from proxy.sim.baselines.rule import Rule

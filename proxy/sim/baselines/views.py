@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from proxy.core.book import ReplicaSpec
-from proxy.core.replica import EngineSample
+from proxy.core.replica import EngineSample, ReplicaSpec
 from proxy.core.units import blocks_for_tokens
 
 

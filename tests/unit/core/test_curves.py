@@ -6,6 +6,7 @@ import pytest
 from proxy.core.curves import Curves, alive, blocks_held, cap_ends, curves_of
 from proxy.core.demand import Demand, PromptPart
 from proxy.core.grid import Grid
+from proxy.core.kv_shape import KvShape
 from proxy.core.survival import SurvivalModel
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings
@@ -17,19 +18,21 @@ GRID = Grid(2048)
 @pytest.mark.parametrize(("prompt", "output", "peak"), [(16, 17, 2), (16, 18, 3), (15, 2, 1), (16, 1, 1), (40, 8, 3)])
 def test_peaks_are_the_schedulers(prompt: int, output: int, peak: int) -> None:
     """Vectors of the real 0.32 scheduler: the last sampled token is never fed back."""
-    assert blocks_held(rows((prompt, 0, output)), np.inf, 16)[0] == peak
+    assert blocks_held(rows((prompt, 0, output)), np.inf, KvShape(16))[0] == peak
 
 
 @pytest.mark.parametrize(("fed", "blocks"), [(48, 3), (49, 4)])
 def test_a_block_is_taken_with_its_first_token(fed: int, blocks: int) -> None:
     prompt = 40
-    assert blocks_held(rows((prompt, fed - prompt + 1, 100)), 0.0, 16)[0] == blocks
+    assert blocks_held(rows((prompt, fed - prompt + 1, 100)), 0.0, KvShape(16))[0] == blocks
 
 
 def test_copies_share_the_full_blocks_before_the_last_prompt_token() -> None:
-    assert blocks_held(rows((100, 0, 50), copies=4), 0.0, 16)[0] == 7 + 3
-    assert blocks_held(rows((96, 0, 50), copies=4), 0.0, 16)[0] == 5 + 4  # 96 tokens are full, the last block is not shared
-    assert blocks_held(rows((10, 0, 50), copies=4), 0.0, 16)[0] == 4
+    assert blocks_held(rows((100, 0, 50), copies=4), 0.0, KvShape(16))[0] == 7 + 3
+    assert (
+        blocks_held(rows((96, 0, 50), copies=4), 0.0, KvShape(16))[0] == 5 + 4
+    )  # 96 tokens are full, the last block is not shared
+    assert blocks_held(rows((10, 0, 50), copies=4), 0.0, KvShape(16))[0] == 4
 
 
 def engine_holds(one: Demand) -> int:
@@ -71,7 +74,15 @@ def test_copies_that_look_up_no_prefix_share_nothing() -> None:
 
 def test_growth_ends_at_the_cap() -> None:
     state = rows((16, 0, 17))
-    assert [blocks_held(state, ahead, 16)[0] for ahead in (0.0, 1.0, 2.0, 16.0, 17.0, 18.0, 1e9)] == [1, 1, 2, 2, 2, 2, 2]
+    assert [blocks_held(state, ahead, KvShape(16))[0] for ahead in (0.0, 1.0, 2.0, 16.0, 17.0, 18.0, 1e9)] == [
+        1,
+        1,
+        2,
+        2,
+        2,
+        2,
+        2,
+    ]
 
 
 def test_alive_is_one_now_and_zero_from_the_cap_on() -> None:
@@ -90,7 +101,7 @@ def test_who_is_still_to_be_prefilled_lives_longer_by_its_delay() -> None:
 
 
 def test_a_row_is_a_bernoulli_variable_of_its_blocks() -> None:
-    curves, living = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), 16)
+    curves, living = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), KvShape(16))
     blocks = curves.ceiling[0]
     here = blocks > 0.0
     assert np.allclose(curves.mean[0], blocks * living[0])
@@ -102,24 +113,24 @@ def test_a_row_is_a_bernoulli_variable_of_its_blocks() -> None:
 
 def test_the_common_error_scales_growth_alone() -> None:
     """Blocks held already are no forecast."""
-    exact, _ = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), 16)
-    unsure, _ = curves_of(rows((100, 10, 300), error=0.5), GRID, SurvivalModel(), 16)
-    now = blocks_held(rows((100, 10, 300)), 1.0, 16)[0]
+    exact, _ = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), KvShape(16))
+    unsure, _ = curves_of(rows((100, 10, 300), error=0.5), GRID, SurvivalModel(), KvShape(16))
+    now = blocks_held(rows((100, 10, 300)), 1.0, KvShape(16))[0]
     assert (exact.common == 0.0).all()
     assert np.allclose(unsure.common[0], 0.5 * np.maximum(exact.mean[0] - now, 0.0))
     assert np.array_equal(unsure.mean, exact.mean)
 
 
 def test_curves_add_up_and_zero_changes_nothing() -> None:
-    both, _ = curves_of(rows((100, 10, 300), (7, 0, 900)), GRID, SurvivalModel(), 16)
-    one, _ = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), 16)
-    two, _ = curves_of(rows((7, 0, 900)), GRID, SurvivalModel(), 16)
+    both, _ = curves_of(rows((100, 10, 300), (7, 0, 900)), GRID, SurvivalModel(), KvShape(16))
+    one, _ = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), KvShape(16))
+    two, _ = curves_of(rows((7, 0, 900)), GRID, SurvivalModel(), KvShape(16))
     for total, summed in zip(both.total().arrays(), (one.total() + two.total() + Curves.zero(len(GRID))).arrays(), strict=True):
         assert np.allclose(total, summed)
 
 
 def test_a_cap_end_frees_the_peak_at_the_cap() -> None:
-    steps, blocks, reach = cap_ends(rows((16, 5, 18), (40, 0, 8), delay=2.0), SurvivalModel(), 16)
+    steps, blocks, reach = cap_ends(rows((16, 5, 18), (40, 0, 8), delay=2.0), SurvivalModel(), KvShape(16))
     assert steps.tolist() == [15.0, 10.0]
     assert blocks.tolist() == [3.0, 3.0]
     assert ((reach > 0.0) & (reach < 1.0)).all()

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.core.book import ReplicaSpec
 from proxy.core.outcome import Outcome
-from proxy.core.replica import ReplicaSample
+from proxy.core.replica import ReplicaSample, ReplicaSpec
 from proxy.sim.admission import Ways
 from proxy.sim.counterfactual import Replay, judge_shedding, with_shedding
 from proxy.sim.figures import Targets
