@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from proxy.core.outcome import Outcome
+from proxy.sim.fairness import jain_of_backlogged
 from proxy.sim.sim_request import SimResult
 from proxy.sim.world import World
 
@@ -38,8 +39,8 @@ class Figures:
     """Names carry their units. Ratios are 0..1; a figure that this run cannot tell is None.
 
     ``tokens_per_s`` counts output tokens until the workload had no more requests to offer (afterwards the pool only drains);
-    ``goodput_ratio`` is over all offered; ``recomputed_prefill_ratio`` is recomputed tokens over prompt tokens; ``jain_index`` is over the
-    tenants' served token-time per weight.
+    ``goodput_ratio`` is over all offered; ``recomputed_prefill_ratio`` is recomputed tokens over prompt tokens; ``jain_index`` is over
+    tenants while they are backlogged (``sim.fairness``); ``shed_precision`` takes replays (``sim.counterfactual``).
     """
 
     offered: int | None = None
@@ -76,26 +77,11 @@ def percentile(values: Iterable[float], percent: float) -> float | None:
     return float(np.percentile(found, percent)) if found else None
 
 
-def jain(shares: Iterable[float]) -> float:
-    """Jain's index of fairness: 1 when all are equal, 1/n when one has all; 1 where nobody has anything."""
-    values = list(shares)
-    squares = sum(value * value for value in values)
-    return 1.0 if not squares else sum(values) ** 2 / (len(values) * squares)
-
-
-def token_time(result: SimResult) -> float:
-    """KV token-time an answer took: tokens held, summed over its decode steps."""
-    return result.output_tokens * (result.request.prompt_tokens + result.output_tokens / 2.0)
-
-
 def figures_of(world: World, targets: Targets, decisions_ns: Iterable[int] = ()) -> Figures:
     """Read the books of a world that has run."""
     results = list(world.results.values())
     done = [one for one in results if one.outcome is Outcome.COMPLETED]
     ttft_s = [one.first_s - one.arrived_s for one in done if one.first_s is not None]
-    served: dict[str, float] = {}
-    for one in results:
-        served[one.request.tenant] = served.get(one.request.tenant, 0.0) + token_time(one)
     good = sum(map(targets.good, results))
     counters = [engine.counters for engine in world.engines.values()]
     preemptions = sum(each.preemptions for each in counters)
@@ -117,7 +103,7 @@ def figures_of(world: World, targets: Targets, decisions_ns: Iterable[int] = ())
         ttft_s_p50=percentile(ttft_s, 50),
         ttft_s_p99=percentile(ttft_s, 99),
         tpot_ms_p99=percentile((each for one in done if (each := tpot_ms_of(one)) is not None), 99),
-        jain_index=jain(served.values()),
+        jain_index=jain_of_backlogged(results, world.now_s),
         shed_precision=None,
         decision_us_p50=percentile(decisions_us, 50),
         decision_us_p99=percentile(decisions_us, 99),

@@ -13,6 +13,7 @@ from math import ceil, inf, isinf
 from proxy.core.policy import Policy
 from proxy.sim.admission import Admission, GateAdmission
 from proxy.sim.baselines import make_baseline
+from proxy.sim.counterfactual import Replay, judge_shedding, with_shedding
 from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.figures import Figures, Targets, figures_of
 from proxy.sim.fluid import Fluid, capacity_requests_per_s, fluid_bound
@@ -45,6 +46,7 @@ class Scenario:
     load: float | None = None
     requests: int | None = None
     bypass_ratio: float = 0.0
+    shed_sample: int = 0  # refused requests that are judged, at the cost of one more run each
     metrics_gone_s: tuple[float, float] = (inf, inf)
     step_time: StepTimeModel = field(default_factory=StepTimeModel)
     targets: Targets = field(default_factory=Targets)
@@ -113,10 +115,10 @@ class Scenario:
             bypass_ratio=self.bypass_ratio,
         )  # fmt: skip
 
-    def admission(self, name: str) -> Admission:
-        """Who decides. Raises ValueError for a name that nobody has."""
+    def admission(self, name: str, spared: frozenset[str] = frozenset()) -> Admission:
+        """Who decides; ``spared`` are not shed before their deadline. Raises ValueError for a name that nobody has."""
         if name in {KVGATE, ORACLE}:
-            return GateAdmission(self.policy, oracle=name == ORACLE, proxies=self.proxies)
+            return GateAdmission(self.policy, oracle=name == ORACLE, proxies=self.proxies, spared=spared)
         return make_baseline(name, self.policy, seed=self.seed)
 
 
@@ -163,7 +165,7 @@ class Counting:
         return self._source.next_request(now_s)
 
     def follow_up(self, request: SimRequest, now_s: float) -> SimRequest | None:
-        """The source's; called once for each request that ended."""
+        """The source's; called once for each request that was answered."""
         self._ended += 1
         if self._ended % PROGRESS_REQUESTS == 0:
             self._progress(self._ended)
@@ -175,8 +177,23 @@ def play(scenario: Scenario, name: str, progress: Callable[[int], None] | None =
     if name == FLUID:
         return fluid_figures(scenario)
     world = build(scenario, name, progress).run()
-    decisions_ns = world.admission.decisions_ns if isinstance(world.admission, GateAdmission) else ()
-    return figures_of(world, scenario.targets, decisions_ns)
+    if not isinstance(world.admission, GateAdmission):
+        return figures_of(world, scenario.targets)
+    figures = figures_of(world, scenario.targets, world.admission.decisions_ns)
+    if not scenario.shed_sample:
+        return figures
+    judged = judge_shedding(world, replay_of(scenario, name), scenario.targets, sample=scenario.shed_sample, seed=scenario.seed)
+    return with_shedding(figures, judged)
+
+
+def replay_of(scenario: Scenario, name: str) -> Replay:
+    """The scenario again, with requests that are not shed before their deadline."""
+
+    def again(spared: frozenset[str], until_s: float) -> World:
+        settings = replace(scenario.settings(), until_s=until_s)
+        return World(settings, scenario.admission(name, spared), scenario.clients())
+
+    return again
 
 
 def fluid_figures(scenario: Scenario) -> Figures:

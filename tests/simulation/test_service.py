@@ -5,7 +5,7 @@ import random
 import pytest
 
 from proxy.core.outcome import Outcome
-from proxy.sim.figures import jain
+from proxy.sim.fairness import jain
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.world import World, WorldSettings
 from tests.support.worlds import EVEN_STEPS, figures, gate_of, honest, judge, lognormal, play, pool, preemptions
