@@ -9,8 +9,8 @@ scrapes, while requests wait that were not just sent, with room in KV and in the
 *Engine queue.* Whoever waits inside goes first: of ours those sent longer ago than their prefill should take, of the others' (and our own
 preempted) the part that our share of the sequences makes. The replica takes nobody until as many of ours have ended.
 *Prefill.* The backlog stays below ``BACKLOG_STEPS`` steps' token budget (learned), and below half the least TTFT target of those on the
-replica; one request is always let through. One with a TTFT target of its own goes only where its forecast holds, unless it would miss
-the target even with nothing ahead: then waiting cannot help.
+replica; one request is always let through. One with a TTFT target of its own goes only where its forecast holds; where its own prefill
+alone takes longer, or the target has passed, waiting cannot help and the target is left out.
 *TPOT.* The outlook of the step time (``core.step_time``) with the candidate stays below the least TPOT target among it and those running.
 Targets below what a sequence alone would see are left out: no admission could meet them.
 
@@ -181,9 +181,12 @@ class Saturation:
         A lower bound then: a request for which it exceeds its target misses it for certain. While nothing was measured it is what has
         passed since its arrival.
         """
-        ahead = self.backlog_tokens(now_s) if backlog else 0.0
-        own = max(1, demand.prompt_tokens - cached_tokens)
-        return now_s - demand.arrived_s + self._prefill_s(ahead + own)
+        waited_s, own = now_s - demand.arrived_s, max(1, demand.prompt_tokens - cached_tokens)
+        if not backlog:
+            return waited_s + self._prefill_s(own)
+        ahead = self.backlog_tokens(now_s)
+        under_way_s = self.step_s(min(ahead, self.step_time.token_budget))  # nobody joins a step that has begun
+        return waited_s + under_way_s + self._prefill_s(ahead + own)
 
     def binding(self, demand: Demand, now_s: float) -> Binding:
         """Which of these limits keeps ``demand`` out."""
@@ -205,10 +208,10 @@ class Saturation:
             return False
         if backlog + demand.prompt_tokens > self.backlog_tokens_max():
             return True
-        target_s = demand.ttft_s
-        if target_s is None or self.ttft_s_forecast(demand, now_s) <= target_s:
+        target_s, waited_s = demand.ttft_s, now_s - demand.arrived_s
+        if target_s is None or waited_s >= target_s or self._prefill_s(demand.prompt_tokens) > target_s:
             return False
-        return self.ttft_s_forecast(demand, now_s, backlog=False) <= target_s
+        return self.ttft_s_forecast(demand, now_s) > target_s
 
     def _tpot_binds(self, demand: Demand) -> bool:
         model, targets = self.step_time, self.targets

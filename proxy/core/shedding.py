@@ -29,6 +29,7 @@ from proxy.core.wait_queue import Waiting, WaitQueue
 START_STEPS = 3.0  # the step under way, the one that takes it in, and what the token needs to come back
 STANDBY_RATIO = 0.05  # of the time it has: a burst that ends within it is weathered, and who is refused learns so at once
 RETRY_NO_REPLICA_S = 2.0  # health checks come every second or so
+TTFT_KEY = "classes[].ttft"
 
 
 class Shedding:
@@ -100,12 +101,16 @@ class Shedding:
     def start_by_s(demand: Demand, books: Sequence[Book], now_s: float) -> float:
         """Latest start at which the first token can come within the demand's target; infinite where it has none.
 
-        A target that is missed whatever we do does not bound the wait: the deadline does.
+        What is ahead in the engine now is not counted, since it will have changed by then: until this moment nothing is certain, and
+        nobody is sent where the backlog would make it late (``core.saturation``). A target that is missed whatever we do does not bound
+        the wait: the deadline does.
         """
         if demand.ttft_s is None:
             return inf
         due_s = demand.arrived_s + demand.ttft_s
-        forecasts_s = [book.saturation.ttft_s_forecast(demand, now_s) for book in books if book.phase is ReplicaPhase.SERVING]
+        forecasts_s = [
+            book.saturation.ttft_s_forecast(demand, now_s, backlog=False) for book in books if book.phase is ReplicaPhase.SERVING
+        ]
         steps_s = max((START_STEPS / book.clock.rate_per_s for book in books), default=0.0)
         prefill_s = min(forecasts_s, default=0.0) - (now_s - demand.arrived_s) + steps_s
         return inf if now_s + prefill_s > due_s else due_s - prefill_s
@@ -118,7 +123,10 @@ class Shedding:
         wait_s = self.forecast.wait_s(entry, pool, now_s)
         left_s = entry.start_by_s - now_s
         measured = any(book.clock.measured for book in pool)
-        margin_s = 0.0 if entry.returning else self.forecast.margin_s(wait_s)  # its promise was made when it was told to come
+        # Its promise was made when it was told to come. A TTFT target is often shorter than the margin that deadlines of many seconds
+        # need; it is shed at its latest start anyway.
+        sure = entry.returning or _bound_by(entry) == TTFT_KEY
+        margin_s = 0.0 if sure else self.forecast.margin_s(wait_s)
         promised = not measured or wait_s + margin_s <= left_s
         entry.forecast_s, entry.forecast_at_s = wait_s, now_s
         if entry.standby_until_s == inf:
@@ -130,22 +138,26 @@ class Shedding:
         kept = entry.promised or entry.demand.request_id in self.spared
         if kept or now_s < entry.standby_until_s or entry.forecast_s is None:
             return None
-        wait_s, left_s = entry.forecast_s, entry.demand.deadline_s - now_s
+        wait_s, left_s, key = entry.forecast_s, entry.start_by_s - now_s, _bound_by(entry)
         message = f"The forecast wait of {wait_s:.1f} s leaves no certainty of a start before the deadline, {left_s:.1f} s away."
         return Refusal(
-            Outcome.QUEUE_TIMEOUT, gate="queue.wait_max", message=message, measured=round(wait_s, 3), limit=round(left_s, 3),
-            unit="s", policy_key="queue.wait_max", queue_position=len(self._queue),
+            Outcome.QUEUE_TIMEOUT, gate=key, message=message, measured=round(wait_s, 3), limit=round(left_s, 3),
+            unit="s", policy_key=key, queue_position=len(self._queue),
             retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
 
     def timed_out(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
         """Its deadline came while it waited."""
         waited_s = now_s - entry.enqueued_s
-        limit_s = entry.demand.deadline_s - entry.demand.arrived_s
+        limit_s, key = entry.start_by_s - entry.demand.arrived_s, _bound_by(entry)
         message = f"The request waited {waited_s:.1f} s for room in the KV cache, as long as its deadline allows."
+        if key == TTFT_KEY:
+            message = (
+                f"The request waited {waited_s:.1f} s; with its prefill it can no longer meet its target for the first token."
+            )
         return Refusal(
-            Outcome.QUEUE_TIMEOUT, gate="queue.wait_max", message=message, measured=round(waited_s, 3), limit=round(limit_s, 3),
-            unit="s", policy_key="queue.wait_max", queue_position=self._queue.position(entry.demand.request_id),
+            Outcome.QUEUE_TIMEOUT, gate=key, message=message, measured=round(waited_s, 3), limit=round(limit_s, 3),
+            unit="s", policy_key=key, queue_position=self._queue.position(entry.demand.request_id),
             retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
 
@@ -161,3 +173,8 @@ class Shedding:
             Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, measured=tried, policy_key="relay.reroutes_max",
             retry_after_s=RETRY_NO_REPLICA_S,
         )  # fmt: skip
+
+
+def _bound_by(entry: Waiting) -> str:
+    """The policy key that bounds the wait of ``entry``."""
+    return TTFT_KEY if entry.start_by_s < entry.demand.deadline_s else "queue.wait_max"

@@ -32,14 +32,14 @@ def test_the_bound_follows_the_learned_token_budget() -> None:
 
 
 def test_a_target_goes_only_where_its_forecast_holds() -> None:
-    """A full step takes 0.01 + 0.2048 s and some; 4,000 tokens are two of them, so 1 s holds and 0.4 s does not."""
+    """A full step takes 0.01 + 0.2048 s and some: one is under way, 4,000 tokens are two more. 1 s holds and 0.6 s does not."""
     here = roomy()
     teach(here.saturation)
     running(here, 1)
     sent(here, 1, 0.0, prompt=3000)
-    assert here.saturation.ttft_s_forecast(demand("new", prompt=1000), 0.0) == pytest.approx(0.424, abs=0.01)
+    assert here.saturation.ttft_s_forecast(demand("new", prompt=1000), 0.0) == pytest.approx(0.640, abs=0.01)
     assert binds(here, prompt=1000, ttft_s=1.0) is Binding.NONE
-    assert binds(here, prompt=1000, ttft_s=0.4) is Binding.PREFILL
+    assert binds(here, prompt=1000, ttft_s=0.6) is Binding.PREFILL
     assert binds(here, prompt=1000) is Binding.NONE
 
 
@@ -48,8 +48,10 @@ def test_time_already_waited_counts_toward_the_target() -> None:
     teach(here.saturation)
     running(here, 1)
     sent(here, 1, 0.6, prompt=3000)
-    assert here.saturation.ttft_s_forecast(demand("new", prompt=1000), 0.6) == pytest.approx(1.024, abs=0.01)
-    assert binds(here, 0.6, prompt=1000, ttft_s=1.0) is Binding.PREFILL
+    assert here.saturation.ttft_s_forecast(demand("new", prompt=1000), 0.6) == pytest.approx(1.240, abs=0.01)
+    assert binds(here, 0.6, prompt=1000, ttft_s=1.2) is Binding.PREFILL
+    assert binds(here, 0.6, prompt=1000, ttft_s=1.3) is Binding.NONE
+    assert binds(here, 0.6, prompt=1000, ttft_s=0.6) is Binding.NONE  # it has passed: it cannot be met any more
 
 
 def test_one_that_misses_its_target_anyhow_is_not_kept_waiting_for_it() -> None:

@@ -166,3 +166,24 @@ def test_reroutes_at_their_edge(reroutes_max: int, tried: int, refused: bool) ->
     assert (refusal is not None) is refused
     if refusal is not None:
         assert (refusal.outcome, refusal.measured) == (Outcome.UPSTREAM_FAILED, tried)
+
+
+def test_what_a_ttft_target_bounds_is_refused_by_that_key() -> None:
+    """Latest start at 1.5 s, long before the deadline: the answer names the target."""
+    line = queue()
+    entry = Waiting(demand("q", deadline_s=30.0, ttft_s=2.0), 0.0, charge_block_steps=1.0, start_by_s=1.5)
+    line.push(entry)
+    assert [one.demand.request_id for one in line.expired(1.5)] == ["q"]
+    refusal = Shedding(line, 2).timed_out(entry, [measured()], 1.5)
+    assert (refusal.outcome, refusal.gate, refusal.policy_key) == (Outcome.QUEUE_TIMEOUT, "classes[].ttft", "classes[].ttft")
+    assert (refusal.measured, refusal.limit) == (1.5, 1.5)
+    assert "first token" in refusal.message
+
+
+def test_a_short_target_is_promised_on_the_forecast_alone() -> None:
+    """Nobody is ahead: the margin that deadlines of many seconds need would refuse every target of half a second."""
+    shedding = Shedding(queue(), 2)
+    assert shedding.forecast.margin_s(0.0) > 0.5
+    soon = Waiting(demand("a", deadline_s=30.0, ttft_s=0.5), 0.0, charge_block_steps=1.0, start_by_s=0.4)
+    assert shedding.promises(soon, [measured()], 0.0)
+    assert not shedding.promises(Waiting(demand("b", deadline_s=0.4), 0.0, charge_block_steps=1.0), [measured()], 0.0)
