@@ -15,6 +15,8 @@ import uvloop
 
 from proxy import __version__
 from proxy.adapters.clock import SystemClock
+from proxy.adapters.kv_block_map import KvBlockMap
+from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, Subscription, subscription
 from proxy.adapters.memory_store import MemoryStore
 from proxy.adapters.scraper import VllmFeed
 from proxy.adapters.telemetry import PrometheusTelemetry
@@ -23,6 +25,7 @@ from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.config.credentials import request_headers
 from proxy.config.settings import ServeSettings, effective_policy
+from proxy.core.events import CacheTold
 from proxy.core.gate import Gate
 from proxy.core.policy import Policy, ReplicaPolicy
 from proxy.core.replica import ReplicaFacts
@@ -31,7 +34,7 @@ from proxy.serving.admin import admin_app
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.endpoints import Endpoints
-from proxy.serving.guard import Guard, StaticCap
+from proxy.serving.guard import Guard, Part, StaticCap
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.services import Services
 from proxy.serving.state import process_state
@@ -53,7 +56,7 @@ def run_serve(settings: ServeSettings) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings, policy, credentials))
-    except ListenError as error:
+    except (ListenError, KvEventsUnavailableError) as error:
         sys.stderr.write(f"kvgate serve: {error}\n")
         return 1
 
@@ -63,11 +66,13 @@ def _fields(replica: ReplicaPolicy) -> Headers:
 
 
 async def _serve(settings: ServeSettings, policy: Policy, credentials: Mapping[str, Headers]) -> int:
+    subscribed = [(one.name, subscription(one.kv_events)) for one in policy.replicas if one.kv_events is not None]
     sockets = [listen(settings.host, settings.port), listen(settings.admin_host, settings.admin_port)]
     log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
     async with httpx.AsyncClient(timeout=5.0) as control:
         services, feeds = _build(policy, credentials, control)
         tasks = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
+        tasks += [asyncio.create_task(_follow(services, *one)) for one in subscribed]
         tasks.append(asyncio.create_task(_prepare(services)))
         try:
             endpoints = Endpoints(services)
@@ -134,6 +139,19 @@ def _replica_to_ask(services: Services, model: str | None) -> str | None:
     """Where ``/tokenize`` is asked."""
     name = services.outstanding.least(model)
     return None if name is None else services.watchers[name].policy.url
+
+
+async def _follow(services: Services, replica: str, source: Subscription) -> None:
+    """Tell the gate what a replica says of its prefix cache, from when it is known what it serves."""
+    watcher, guard, dispatcher = services.watchers[replica], services.guard, services.dispatcher
+    await watcher.found.wait()
+    facts = watcher.facts
+    names = () if facts is None else tuple(name for name in facts.models if name not in facts.adapters)
+
+    def tell(told: CacheTold) -> None:
+        guard.run_now(Part.GATE, lambda: dispatcher.feed(told))
+
+    await KvEventFeed(source, KvBlockMap(replica, names), tell).run()
 
 
 async def _prepare(services: Services) -> None:

@@ -216,6 +216,9 @@ class ReplicaState:
     seats: int | None = None
     engine_queue: float | None = None
     binding: str = ""
+    prefix_hit_tokens_expected_total: int | None = None
+    prefix_hit_tokens_counted_total: float | None = None
+    prefix_hit_credit_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,7 @@ class ProcessState:
     held_total: int
     would_hold_total: int
     would_shed_total: int
+    warm_waits_total: int
     counted_by_source: tuple[tuple[str, int], ...]
     count_mismatches_total: int
     count_mismatch_tokens_total: int

@@ -59,6 +59,7 @@ class _StateCollector(Collector):
             ("kvgate_held", "Requests that had to wait", state.held_total),
             ("kvgate_would_hold", "Requests that enforcing would have held, in observe", state.would_hold_total),
             ("kvgate_would_shed", "Requests that enforcing would have refused, in observe", state.would_shed_total),
+            ("kvgate_warm_waits", "Requests that waited for a warm replica while another had room", state.warm_waits_total),
             ("kvgate_engine_epochs", "Engine restarts seen", state.epochs_total),
             ("kvgate_token_count_mismatches", "Prompts whose own count differed from the engine's", state.count_mismatches_total),
             ("kvgate_token_count_mismatch_tokens", "Tokens by which they differed", state.count_mismatch_tokens_total),
@@ -92,15 +93,28 @@ class _StateCollector(Collector):
             ("kvgate_replica_prefill_tokens_max", "Bound of the prefill backlog", "prefill_tokens_max"),
             ("kvgate_replica_seats", "Sequences the engine runs at most, told or learned", "seats"),
             ("kvgate_replica_engine_queue", "Sequences that wait in the engine ahead of whoever is sent next", "engine_queue"),
+            ("kvgate_replica_prefix_credit", "Share of expected prefix hits that comes true", "prefix_hit_credit_ratio"),
             ("kvgate_replica_enforced", "0 where kvgate only observes", "enforced"),
         )
         for name, text, attribute in gauges:
             values = {one.name: value for one in state.replicas if (value := getattr(one, attribute)) is not None}
             yield _labelled(name, text, "replica", values)
-        preemptions = {one.name: one.preemptions_total for one in state.replicas}
-        yield _labelled(
-            "kvgate_replica_preemptions", "Preemptions as the engine counts them", "replica", preemptions, counter=True
+        totals = (
+            ("kvgate_replica_preemptions", "Preemptions as the engine counts them", "preemptions_total"),
+            (
+                "kvgate_replica_prefix_expected_tokens",
+                "Prompt tokens expected in its prefix cache when they were sent",
+                "prefix_hit_tokens_expected_total",
+            ),
+            (
+                "kvgate_replica_prefix_hit_tokens",
+                "Prompt tokens that the engine found in its prefix cache",
+                "prefix_hit_tokens_counted_total",
+            ),
         )
+        for name, text, attribute in totals:
+            values = {one.name: value for one in state.replicas if (value := getattr(one, attribute)) is not None}
+            yield _labelled(name, text, "replica", values, counter=True)
         phases = GaugeMetricFamily("kvgate_replica_phase", "1 for the replica's phase", labels=("replica", "phase"))
         for one in state.replicas:
             for phase in ReplicaPhase:

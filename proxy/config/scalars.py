@@ -154,3 +154,4 @@ def _read_url(text: str) -> str:
 
 
 URL = Scalar(ALLOWED, _read_url)
+ZMQ_ENDPOINT = _pattern(re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[1-9][0-9]{0,4}"), "tcp://HOST:PORT")

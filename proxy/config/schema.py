@@ -7,7 +7,20 @@ from urllib.parse import urlsplit
 from yaml.nodes import Node
 
 from proxy.config.nodes import Faults
-from proxy.config.scalars import ENV_NAME, HEADER_NAME, HEADER_VALUE, NAME, TEXT, URL, choice, duration, integer, number, size
+from proxy.config.scalars import (
+    ENV_NAME,
+    HEADER_NAME,
+    HEADER_VALUE,
+    NAME,
+    TEXT,
+    URL,
+    ZMQ_ENDPOINT,
+    choice,
+    duration,
+    integer,
+    number,
+    size,
+)
 from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
 from proxy.core.outcome import Mode
 from proxy.core.policy import (
@@ -107,6 +120,7 @@ REPLICA = Section(
         "api_key_env": Key("api_key_env", ENV_NAME, "the key is read from it at start"),
         "api_key_file": Key("api_key_file", TEXT, "the key is read from it at start"),
         "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 32, _KEPT_OUT_HEADERS), "they are sent with every request"),
+        "kv_events": Key("kv_events", ZMQ_ENDPOINT, "it is the endpoint of vLLM's --kv-events-config, with a host to connect to"),
     },
     refused={"api_key": _KEPT_OUT, "key": _KEPT_OUT, "token": _KEPT_OUT, "password": _KEPT_OUT},
     short="url",

@@ -40,6 +40,7 @@ class Verdict:
     binding: Binding
     headroom_ratio: float
     curves: Curves
+    cached_tokens: float = 0.0  # of the prompt, expected in the replica's prefix cache
 
     @property
     def fits(self) -> bool:
@@ -140,8 +141,8 @@ class Book:
         headroom = (self.spec.usable_blocks - peak) / max(1, self.spec.usable_blocks)
         return Verdict(self.binding(demand, headroom, now_s), headroom, curves)
 
-    def binding(self, demand: Demand, headroom_ratio: float, now_s: float) -> Binding:
-        """What keeps ``demand`` out, given the share of the pool that its forecast peak leaves."""
+    def binding(self, demand: Demand, headroom_ratio: float, now_s: float, cached_tokens: float = 0.0) -> Binding:
+        """What keeps ``demand`` out, given the share of the pool that its forecast peak leaves and what is cached of its prompt."""
         if self.phase is not ReplicaPhase.SERVING or not self.fits_alone(demand):
             return Binding.UNAVAILABLE
         if self.saturation.wedge.closed(len(self.ledger.leases), now_s):
@@ -150,7 +151,7 @@ class Book:
             return Binding.NONE
         if now_s < self.feedback.burst_until_s:
             return Binding.BURST
-        other = self.saturation.binding(demand, now_s)
+        other = self.saturation.binding(demand, now_s, cached_tokens=cached_tokens)
         if other is not Binding.NONE:
             return other
         if headroom_ratio < 0.0 and (self.ledger.leases or not self._foreign_only_fits(demand)):

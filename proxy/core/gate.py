@@ -77,7 +77,10 @@ class Gate:
                 self._arrive(event, now_s, effects)
             case Granted() | Refused() | Reroute() | Cancelled() | Finished():
                 self._request_event(event, now_s, effects)
-            case Observed() | CacheTold() | ReplicaFound() | ReplicaChanged():
+            case CacheTold():  # several a second from each replica, and none makes room
+                self.fleet.warmth.told(event)
+                return self.take_effects()
+            case Observed() | ReplicaFound() | ReplicaChanged():
                 self._replica_event(event, now_s, effects)
             case Tick():
                 self._review(now_s, effects)
@@ -122,15 +125,11 @@ class Gate:
             case _:
                 assert_never(event)
 
-    def _replica_event(
-        self, event: Observed | CacheTold | ReplicaFound | ReplicaChanged, now_s: float, effects: list[Effect]
-    ) -> None:
+    def _replica_event(self, event: Observed | ReplicaFound | ReplicaChanged, now_s: float, effects: list[Effect]) -> None:
         match event:
             case Observed(sample):
                 if self.fleet.observed(sample, now_s):
                     self.leases.void(sample.replica, effects)
-            case CacheTold():
-                self.fleet.warmth.told(event)
             case ReplicaFound(spec):
                 if self.fleet.found(spec, now_s):
                     self.leases.void(spec.name, effects)

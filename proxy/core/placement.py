@@ -117,9 +117,11 @@ class Placement:
         """
         places, blocked, roomy = self._looked_at(entry, pool, now_s, entry.excluded | barred)
         indifferent = self.router.is_indifferent(entry, [book for book, _, _ in places])
+        if not indifferent:
+            places = self.router.with_cached(entry.demand, places)
         for index in roomy:
             book, verdict, _ = places[index]
-            binding = book.binding(entry.demand, verdict.headroom_ratio, now_s)
+            binding = book.binding(entry.demand, verdict.headroom_ratio, now_s, verdict.cached_tokens)
             if binding is Binding.NONE and book.ledger.leases:
                 if contended is None:
                     contended = self._contended(pool, now_s)

@@ -46,6 +46,7 @@ class ReplicaPolicy:
     api_key_env: str | None = None
     api_key_file: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    kv_events: str | None = None  # where it publishes them; None: its cache is known only from what we send there
 
 
 @dataclass(frozen=True, slots=True)

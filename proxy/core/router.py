@@ -15,7 +15,7 @@ from math import inf
 from proxy.core.backfill import earliest_start
 from proxy.core.book import Book, Verdict
 from proxy.core.demand import Demand
-from proxy.core.routing import WARMER_TOKENS, Standing, key_of, pick
+from proxy.core.routing import LOAD_SLACK_S, WARMER_TOKENS, Standing, key_of, pick
 from proxy.core.saturation import Binding
 from proxy.core.waiting import Waiting
 from proxy.core.warmth import Warmth
@@ -38,6 +38,14 @@ class Router:
         """Whether nothing counts but headroom: nothing of the request can be warm anywhere, and nobody else sends to these replicas."""
         return not _can_be_warm(entry.demand) and not any(book.saturation.foreign_sequences for book in books)
 
+    def with_cached(self, demand: Demand, places: Sequence[Place]) -> list[Place]:
+        """The same places with what each is expected to have cached of the prompt."""
+        cached = self.warmth.cached_tokens(demand, [book.spec.name for book, _, _ in places])
+        return [
+            (book, replace(verdict, cached_tokens=tokens), binding)
+            for (book, verdict, binding), tokens in zip(places, cached, strict=True)
+        ]
+
     def route(self, entry: Waiting, places: Sequence[Place], pool: Iterable[Book], now_s: float) -> Place:
         """The place to go to; with a binding other than NONE it is waited for. At least one of ``places`` has room."""
         fitting = [place for place in places if place[2] is Binding.NONE]
@@ -52,7 +60,8 @@ class Router:
         full = self._warmer(entry, [place for place in places if place[2] in WAITED_FOR], standings, books, now_s)
         standings += [standing for _, standing in full]
         key = self._key(demand, standings) if crowd else None
-        chosen = standings.index(pick(standings, float(sum(load(book) for book in books)), key))
+        total = sum(self._load_tokens(book, now_s) for book in books)
+        chosen = standings.index(pick(standings, total, key))
         if chosen < len(fitting):
             return fitting[chosen]
         place, warm = full[chosen - len(fitting)]
@@ -95,20 +104,25 @@ class Router:
 
     def _standings(self, demand: Demand, places: Sequence[Place], books: Sequence[Book], now_s: float) -> list[Standing]:
         blocks = sum(book.spec.usable_blocks for book in books)
-        names = [book.spec.name for book, _, _ in places]
-        cached = self.warmth.cached_tokens(demand, names)
         return [
             Standing(
-                replica=name,
-                sequences=float(load(book)),
-                share=book.spec.usable_blocks / max(1, blocks),
+                replica=book.spec.name,
+                sequences=float(book.ledger.sequences + book.saturation.foreign_sequences),
+                share=max(1, book.spec.usable_blocks) / max(1, blocks),
                 pending_tokens=book.saturation.backlog_tokens(now_s),
-                uncached_tokens=demand.prompt_tokens - tokens + self.warmth.adapter_tokens(demand, name),
+                uncached_tokens=demand.prompt_tokens - verdict.cached_tokens + self.warmth.adapter_tokens(demand, book.spec.name),
                 headroom_ratio=verdict.headroom_ratio,
-                turnover=self.warmth.turnover(name),
+                turnover=self.warmth.turnover(book.spec.name),
+                load_tokens=self._load_tokens(book, now_s),
+                slack_tokens=LOAD_SLACK_S / prefill_token_s(book),
             )
-            for (book, verdict, _), name, tokens in zip(places, names, cached, strict=True)
+            for book, verdict, _ in places
         ]
+
+    def _load_tokens(self, book: Book, now_s: float) -> float:
+        """Work sent there lately. What others sent counts like ours, by sequences: the reports do not tell more of it."""
+        ours, others = book.ledger.sequences, book.saturation.foreign_sequences
+        return self.warmth.load_tokens(book.spec.name, now_s) * (1.0 + others / max(1, ours))
 
     def _key(self, demand: Demand, standings: Sequence[Standing]) -> int:
         """What stands for the request's conversation: its session, else its first blocks that are not cached everywhere, else itself."""
@@ -117,11 +131,6 @@ class Router:
         shared = max(standings, key=lambda one: one.uncached_tokens)
         own = self.warmth.first_unshared(demand, shared.replica, demand.prompt_tokens - shared.uncached_tokens)
         return key_of(demand.request_id) if own is None else own
-
-
-def load(book: Book) -> int:
-    """Sequences on a replica now: everything we sent that has not ended, and of others what the last reports showed."""
-    return book.ledger.sequences + book.saturation.foreign_sequences
 
 
 def prefill_token_s(book: Book) -> float:

@@ -175,43 +175,43 @@ class Saturation:
             bound = min(bound, TTFT_BACKLOG_SHARE * self.targets.ttft_s_min / full_s * budget)
         return bound
 
-    def ttft_s_forecast(self, demand: Demand, now_s: float, *, cached_tokens: int = 0, backlog: bool = True) -> float:
+    def ttft_s_forecast(self, demand: Demand, now_s: float, *, cached_tokens: float = 0.0, backlog: bool = True) -> float:
         """Seconds from arrival to the first token of a request sent now; ``backlog`` False: with no prefill ahead of it.
 
         A lower bound then: a request for which it exceeds its target misses it for certain. While nothing was measured it is what has
         passed since its arrival.
         """
-        waited_s, own = now_s - demand.arrived_s, max(1, demand.prompt_tokens - cached_tokens)
+        waited_s, own = now_s - demand.arrived_s, max(1.0, demand.prompt_tokens - cached_tokens)
         if not backlog:
             return waited_s + self._prefill_s(own)
         ahead = self.backlog_tokens(now_s)
         under_way_s = self.step_s(min(ahead, self.step_time.token_budget))  # nobody joins a step that has begun
         return waited_s + under_way_s + self._prefill_s(ahead + own)
 
-    def binding(self, demand: Demand, now_s: float) -> Binding:
-        """Which of these limits keeps ``demand`` out."""
+    def binding(self, demand: Demand, now_s: float, *, cached_tokens: float = 0.0) -> Binding:
+        """Which of these limits keeps ``demand`` out, ``cached_tokens`` of whose prompt need no prefill here."""
         held = self._ledger.sequences
         seats = self.seats(now_s)
         if seats is not None and held and held + self.foreign_sequences + demand.sequences > seats:
             return Binding.SEATS
         if held and self.queue_debt >= DEBT_MIN:
             return Binding.ENGINE_QUEUE
-        if self._prefill_binds(demand, now_s):
+        if self._prefill_binds(demand, now_s, cached_tokens):
             return Binding.PREFILL
         if held and self._tpot_binds(demand):
             return Binding.TPOT
         return Binding.NONE
 
-    def _prefill_binds(self, demand: Demand, now_s: float) -> bool:
+    def _prefill_binds(self, demand: Demand, now_s: float, cached_tokens: float) -> bool:
         backlog = self.backlog_tokens(now_s)
         if backlog <= 0.0:
             return False
-        if backlog + demand.prompt_tokens > self.backlog_tokens_max():
+        if backlog + demand.prompt_tokens - cached_tokens > self.backlog_tokens_max():
             return True
         target_s, waited_s = demand.ttft_s, now_s - demand.arrived_s
-        if target_s is None or waited_s >= target_s or self._prefill_s(demand.prompt_tokens) > target_s:
+        if target_s is None or waited_s >= target_s or self._prefill_s(demand.prompt_tokens - cached_tokens) > target_s:
             return False
-        return self.ttft_s_forecast(demand, now_s) > target_s
+        return self.ttft_s_forecast(demand, now_s, cached_tokens=cached_tokens) > target_s
 
     def _tpot_binds(self, demand: Demand) -> bool:
         model, targets = self.step_time, self.targets

@@ -16,15 +16,18 @@ credit of its replica pays for that.
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import exp
 
 from proxy.core.demand import Demand
 from proxy.core.events import CacheTold
 from proxy.core.ledger import Lease
 from proxy.core.prefix_index import HitCredit, PrefixIndex
 from proxy.core.replica import ReplicaSample, aggregate
+from proxy.core.routing import LOAD_MEMORY_S
 from proxy.core.units import blocks_for_tokens
 
 SESSIONS_MAX = 65_536  # about 20 MB; who comes back after so many others finds little cached anyway
+OUTPUT_WORK = 1.0  # a token more in a step takes about as long whether it is decoded or prefilled
 ADAPTER_LOAD_TOKENS = 2048.0  # some 100 MB from disk or host memory take 0.1 to 0.3 s, as a few thousand tokens of prefill do
 
 SessionName = tuple[str, str, str]  # model, tenant, and what the client calls it: two tenants may choose one name
@@ -53,6 +56,8 @@ class Warm:
     adapters: dict[str, int] = field(default_factory=dict)  # running now
     adapter_last: str = ""
     filled_blocks: int = 0
+    load_tokens: float = 0.0  # work sent there, fading
+    load_s: float = 0.0  # when it was last counted
     epoch: int = 0  # of all engines and replicas ever found; a session of an earlier one is cold
 
 
@@ -133,6 +138,11 @@ class Warmth:
         agrees = index_tokens + warm.index.entry_tokens + warm.block_size > session.prompt_tokens
         return session.tokens if agrees or not hashed else 0
 
+    def load_tokens(self, replica: str, now_s: float) -> float:
+        """Work sent there lately, in tokens of prefill."""
+        warm = self._replicas.get(replica)
+        return 0.0 if warm is None else warm.load_tokens * exp(-max(0.0, now_s - warm.load_s) / LOAD_MEMORY_S)
+
     def turnover(self, replica: str) -> float:
         """How many times over its pool was filled by us."""
         warm = self._replicas.get(replica)
@@ -164,6 +174,9 @@ class Warmth:
         if warm is None:
             return
         warm.credit.expect(round(lease.cached_tokens / warm.credit.ratio))  # what was hoped for before any credit
+        work = demand.prompt_tokens - lease.cached_tokens + OUTPUT_WORK * lease.output_tokens_forecast * demand.sequences
+        warm.load_tokens = self.load_tokens(lease.replica, lease.sent_s) + work
+        warm.load_s = lease.sent_s
         for part in demand.parts:
             warm.index.place(warm.index.keys_of(part.block_hashes))
         if demand.adapter:

@@ -25,6 +25,7 @@ def process_state(services: Services) -> ProcessState:
         held_total=gate.counters.held,
         would_hold_total=gate.counters.would_hold,
         would_shed_total=gate.counters.would_shed,
+        warm_waits_total=gate.placement.router.waits_total,
         counted_by_source=tuple((source.value, number) for source, number in counts.counted_by_source.items()),
         count_mismatches_total=counts.mismatches,
         count_mismatch_tokens_total=counts.mismatch_tokens_abs_sum,
@@ -47,6 +48,7 @@ def _replica_state(services: Services, watcher: ReplicaWatcher, now_s: float) ->
         return ReplicaState(watcher.name, watcher.phase_seen, enforced=False)
     low, high = book.ledger.held_interval(book.clock.steps, 0.0)
     saturation = book.saturation
+    credit = services.dispatcher.gate.fleet.warmth.of(watcher.name).credit
     return ReplicaState(
         name=watcher.name,
         phase=watcher.phase_seen,
@@ -71,4 +73,7 @@ def _replica_state(services: Services, watcher: ReplicaWatcher, now_s: float) ->
         seats=saturation.seats(now_s),
         engine_queue=saturation.queue_debt,
         binding=book.binding_last,
+        prefix_hit_tokens_expected_total=credit.expected_tokens_total,
+        prefix_hit_tokens_counted_total=credit.counted_tokens_total,
+        prefix_hit_credit_ratio=credit.ratio,
     )

@@ -65,9 +65,9 @@ def spec_of(facts: ReplicaFacts, policy: ReplicaPolicy, name: str) -> ReplicaSpe
         sequences_max=policy.sequences_max or facts.sequences_max,
         enforced=usable > 0 and not facts.several_engines_behind,
         engines=facts.engines,
+        prefix_caching=facts.prefix_caching,
         null_block_used=counts_null_block(facts.version),
         kv_layout=facts.kv_layout,
-        prefix_caching=facts.prefix_caching,
     )
 
 

@@ -22,12 +22,14 @@ RECORD = RequestRecord(
 KNOWN = ReplicaState(
     name="a:1", phase=ReplicaPhase.SERVING, enforced=True, usable_blocks=511, forecast_peak_blocks=300.5, ledger_low_blocks=10.0,
     ledger_high_blocks=12.0, measured_blocks=11.0, bias_blocks=-1.0, z=1.5, leases=3, running=2, waiting=1, preemptions_total=4,
-    sample_age_s=0.1, steps_per_s=50.0,
+    sample_age_s=0.1, steps_per_s=50.0, prefix_hit_tokens_expected_total=600, prefix_hit_tokens_counted_total=500.0,
+    prefix_hit_credit_ratio=0.8,
 )  # fmt: skip
 UNKNOWN = ReplicaState(name="b:2", phase=ReplicaPhase.PROBING, enforced=False)
 STATE = ProcessState(
     mode=Mode.OBSERVE, guard_tripped=True, replicas=(KNOWN, UNKNOWN), queue_requests=1, queue_tokens=2, queue_bytes=3,
     queue_oldest_s=4.5, open_requests=5, body_bytes_held=6, epochs_total=7, held_total=8, would_hold_total=9, would_shed_total=10,
+    warm_waits_total=17,
     counted_by_source=(("exact", 11), ("ratio", 12)), count_mismatches_total=13, count_mismatch_tokens_total=14,
     tokenizer_backlog=15, tokenizer_backlog_bytes=16, limits=(("queue.requests_max", 512.0),),
 )  # fmt: skip

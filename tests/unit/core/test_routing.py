@@ -2,11 +2,15 @@
 
 import pytest
 
-from proxy.core.routing import LOAD_BOUND, LOAD_SLACK, Standing, key_of, pick, two_of, within_bound
+from proxy.core.routing import LOAD_BOUND, Standing, key_of, pick, two_of, within_bound
 
 
-def standing(name: str, *, sequences: float = 0.0, pending: float = 0.0, uncached: float = 1000.0, **more: float) -> Standing:
-    return Standing(name, sequences, more.pop("share", 0.25), pending, uncached, **more)
+def standing(
+    name: str, *, sequences: float = 0.0, pending: float = 0.0, uncached: float = 1000.0, load: float = 0.0, **more: float
+) -> Standing:
+    return Standing(
+        name, sequences, more.pop("share", 0.25), pending, uncached, load_tokens=load, **{"slack_tokens": 10_000.0} | more
+    )
 
 
 def four(**first: float) -> list[Standing]:
@@ -15,38 +19,46 @@ def four(**first: float) -> list[Standing]:
 
 
 def test_the_warm_replica_wins_while_it_is_not_busier_than_its_warmth_is_worth() -> None:
-    assert pick(four(uncached=300.0, sequences=2.0), 8.0, None).replica == "a"
-    assert pick(four(uncached=400.0, sequences=2.0), 8.0, None).replica != "a", "three wait for 400 tokens"
+    assert pick(four(uncached=300.0, sequences=2.0), 0.0, None).replica == "a"
+    assert pick(four(uncached=400.0, sequences=2.0), 0.0, None).replica != "a", "three wait for 400 tokens"
     assert pick(four(uncached=100.0, pending=2000.0), 0.0, None).replica != "a", "long prefill before it"
 
 
 def test_an_idle_cold_replica_is_not_free() -> None:
     """The published product scores it 0 and would leave every cache for it."""
-    assert pick(four(uncached=50.0, sequences=1.0), 1.0, None).replica == "a"
+    assert pick(four(uncached=50.0, sequences=1.0), 0.0, None).replica == "a"
 
 
 def test_an_overloaded_warm_replica_is_left() -> None:
-    warm = standing("a", uncached=1.0, sequences=12.0)
-    others = [standing(name, sequences=2.0, uncached=50_000.0) for name in "bcd"]
+    warm = standing("a", uncached=10.0, load=90_000.0)
+    others = [standing(name, load=20_000.0, uncached=5_000.0) for name in "bcd"]
     assert warm.score < min(one.score for one in others)
-    assert pick([warm, *others], 18.0, None).replica != "a"
+    assert pick([warm, *others], 150_000.0, None).replica != "a"
 
 
-@pytest.mark.parametrize("total", [0.0, 3.0, 40.0])
-def test_the_bound_is_a_fair_share_and_a_quarter_and_a_little_slack(total: float) -> None:
-    edge = LOAD_SLACK + LOAD_BOUND * (total + 1.0) * 0.25 - 1.0
-    at, over = standing("at", sequences=edge), standing("over", sequences=edge + 0.01)
-    assert within_bound([at, over], total) == [at]
+def test_a_long_conversation_on_an_idle_fleet_stays() -> None:
+    """It is all the load there is; moved, it would be as much elsewhere and its cache lost."""
+    warm = standing("a", uncached=1_000.0, load=50_000.0)
+    assert pick([warm, *(standing(name, uncached=51_500.0) for name in "bcd")], 50_000.0, None).replica == "a"
 
 
-def test_where_all_are_over_the_bound_the_one_nearest_to_it_takes_it() -> None:
-    ones = [standing("a", sequences=50.0), standing("b", sequences=49.0)]
-    assert within_bound(ones, 10.0) == [ones[1]]
+@pytest.mark.parametrize(("total", "slack"), [(0.0, 0.0), (40_000.0, 0.0), (40_000.0, 5_000.0)])
+def test_the_bound_is_a_fair_share_and_a_quarter_and_some_slack(total: float, slack: float) -> None:
+    edge = LOAD_BOUND * (total + 100.0) * 0.25 + slack - 100.0
+    idle = standing("idle", uncached=100.0 if total else 0.0)
+    at = standing("at", uncached=100.0, load=edge, slack_tokens=slack)
+    over = standing("over", uncached=100.0, load=edge + 1.0, slack_tokens=slack)
+    assert within_bound([at, over, idle], total) == [at, idle]
 
 
-def test_a_larger_replica_may_hold_more() -> None:
-    big, small = standing("big", sequences=20.0, share=0.8), standing("small", sequences=20.0, share=0.2)
-    assert within_bound([big, small], 40.0) == [big]
+def test_where_all_are_over_the_bound_the_least_loaded_takes_it() -> None:
+    ones = [standing("a", load=90_000.0), standing("b", load=80_000.0)]
+    assert within_bound(ones, 100.0) == [ones[1]]
+
+
+def test_a_larger_replica_may_have_more() -> None:
+    big, small = standing("big", load=20_000.0, share=0.8), standing("small", load=20_000.0, share=0.2)
+    assert within_bound([big, small], 40_000.0) == [big]
 
 
 def test_equal_scores_go_to_most_headroom_then_to_the_least_filled_cache() -> None:
@@ -76,10 +88,10 @@ def test_of_the_two_the_less_loaded_takes_it_and_a_warm_one_goes_before_both() -
     ones = [standing(f"r{index}", sequences=3.0, share=1 / 8) for index in range(8)]
     first, second = two_of(ones, 99)
     ones[ones.index(second)] = standing(second.replica, sequences=2.0, share=1 / 8)
-    assert pick(ones, 23.0, 99).replica == second.replica
+    assert pick(ones, 0.0, 99).replica == second.replica
     outside = next(one for one in ones if one.replica not in {first.replica, second.replica})
     ones[ones.index(outside)] = standing(outside.replica, sequences=3.0, uncached=10.0, share=1 / 8)
-    assert pick(ones, 23.0, 99).replica == outside.replica
+    assert pick(ones, 0.0, 99).replica == outside.replica
 
 
 def test_names_have_the_same_key_in_every_process() -> None:
