@@ -45,5 +45,5 @@ def blocks_beside(book: Book, demand: Demand, candidate: Curves, step: float, no
     if book.output_tokens_max(demand) + PREFILL_DELAY_STEPS <= ahead:
         return 0.0
     first = int(np.searchsorted(book.grid.starts, step - book.ledger.anchor_steps, side="right")) - 1
-    risky = candidate.mean + book.feedback.z * np.sqrt(candidate.variance) + candidate.common
+    risky = candidate.mean + book.feedback.z * np.sqrt(np.maximum(candidate.variance, 0.0) + candidate.common**2)
     return float(np.minimum(risky, candidate.ceiling)[first:].max())

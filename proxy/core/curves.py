@@ -6,7 +6,7 @@ Formula, for a row with prompt ``P``, ``g`` tokens out, cap ``m``, ``c`` copies 
     u       = F + c * (one(e) - F),              F = what the copies share if prefixes are looked up, (P - 1) // block_size at most
     a       = S(g + s') / S(g)  while g + s' < m, else 0,                  s' = max(0, s - delay)
     mean    = u * a        variance = u^2 * a * (1 - a)        ceiling = u while g + s' < m
-    common  = error_ratio * (mean - blocks now), where positive
+    common  = mean * sqrt(doubt(g + s') - doubt(g))     how far the class's S itself may be off: all its requests together
 
 ``- 1`` because the last sampled token is never fed back. ``LEAD_STEPS`` covers the step that asynchronous scheduling has already
 allocated. In the first interval of a request that has no token out, a hybrid's windows hold what its prefill has in flight. ``delay`` is
@@ -38,7 +38,6 @@ class RowStates:
     output_tokens_max: FloatArray
     copies: FloatArray
     delay_steps: FloatArray
-    error_ratio: FloatArray
     shares_prefix: FloatArray  # 1 where copies share the prompt's full blocks
     classes: NDArray[np.intp]
 
@@ -100,16 +99,19 @@ def blocks_most(rows: RowStates, ahead: FloatArray | float, shape: KvShape) -> F
     return held if shape.plain else np.maximum(held, prefill_blocks(rows, shape))
 
 
-def alive(rows: RowStates, grid: Grid, model: SurvivalModel) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Probability of being alive at each interval's start, and whether the cap allows it at all: two (N, G) arrays."""
+def alive(rows: RowStates, grid: Grid, model: SurvivalModel) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Probability of being alive at each interval's start, its relative error, and whether the cap allows it: three (N, G) arrays."""
     at = np.maximum(grid.starts - rows.delay_steps[:, None], 0.0)
     at += rows.output_tokens[:, None]
     possible = at < rows.output_tokens_max[:, None]
-    later = model.hazard_at(rows.classes[:, None], at)
-    np.subtract(model.hazard_at(rows.classes, rows.output_tokens)[:, None], later, out=later)
+    later, error = model.hazard_and_doubt_at(rows.classes[:, None], at)
+    now, doubt = model.hazard_and_doubt_at(rows.classes, rows.output_tokens)
+    np.subtract(now[:, None], later, out=later)
     np.exp(later, out=later)
     later *= possible
-    return later, possible
+    error -= doubt[:, None]
+    np.sqrt(np.maximum(error, 0.0, out=error), out=error)
+    return later, error, possible
 
 
 def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape) -> tuple[Curves, FloatArray]:
@@ -117,16 +119,24 @@ def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape)
     blocks = blocks_held(rows, grid.ends + LEAD_STEPS, shape)
     if not shape.plain:
         np.maximum(blocks[:, 0], prefill_blocks(rows, shape), out=blocks[:, 0])
-    living, possible = alive(rows, grid, model)
+    living, common, possible = alive(rows, grid, model)
     mean = blocks * living
     variance = 1.0 - living
     variance *= mean
     variance *= blocks
     blocks *= possible
-    common = mean - blocks_held(rows, LEAD_STEPS, shape)[:, None]
-    np.maximum(common, 0.0, out=common)
-    common *= rows.error_ratio[:, None]
+    common *= mean
     return Curves(mean, variance, blocks, common), living
+
+
+def apart(common: FloatArray, classes: NDArray[np.intp]) -> float:
+    """What is left of the common error when it is added up over classes, which err apart: root of the sum of squared shares.
+
+    ``common`` is each row's, shape (N,). Requests of one class err together: 1. Of k equal classes: 1/sqrt(k).
+    """
+    by_class = np.bincount(classes, weights=common)
+    total = by_class.sum()
+    return float(np.sqrt((by_class * by_class).sum()) / total) if total > 0.0 else 1.0
 
 
 class Newcomers:
@@ -140,7 +150,7 @@ class Newcomers:
         self.model = model
         self.shape = shape
         self._grown = grid.ends + LEAD_STEPS
-        self._survival: dict[tuple[int, float], tuple[FloatArray, FloatArray]] = {}
+        self._survival: dict[tuple[int, float], tuple[FloatArray, FloatArray, FloatArray]] = {}
         self._version = -1
 
     def __repr__(self) -> str:
@@ -152,12 +162,11 @@ class Newcomers:
 
         ``delay_steps`` is how long after the grid's start they decode their first token; their blocks are taken as growing at once.
         """
-        starts, survival = self._vectors(self.model.leaf(demand), delay_steps)
+        starts, survival, error = self._vectors(self.model.leaf(demand), delay_steps)
         ends_before = int(np.searchsorted(starts, output_tokens_max, side="left"))
         living = survival.copy()
         living[ends_before:] = 0.0
         spread = 1.0 - living
-        error = self.model.error_ratio(demand)
         grown = np.minimum(self._grown, output_tokens_max)
         rows = np.empty((4, len(demand.parts), len(self.grid)))
         for index, part in enumerate(demand.parts):
@@ -168,9 +177,7 @@ class Newcomers:
             rows[1, index] *= spread
             rows[2, index] = blocks
             rows[2, index, ends_before:] = 0.0
-            now = self.shape.held_by(prompt, prompt, demand.copies, shares=demand.shares_prefix)
-            np.maximum(mean - now, 0.0, out=rows[3, index])
-        rows[3] *= error
+            np.multiply(mean, error, out=rows[3, index])
         return rows, living
 
     def _blocks(self, demand: Demand, prompt_tokens: int, tokens: FloatArray) -> FloatArray:
@@ -184,15 +191,16 @@ class Newcomers:
             blocks[0] = max(blocks[0], shape.held(prompt, prompt, copies, shares, prefilling=True)[0])
         return blocks
 
-    def _vectors(self, leaf: int, delay_steps: float) -> tuple[FloatArray, FloatArray]:
-        """Tokens out at each interval's start, and the probability of getting there, caps aside."""
+    def _vectors(self, leaf: int, delay_steps: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Tokens out at each interval's start, the probability of getting there, caps aside, and its relative error."""
         if self._version != self.model.version:
             self._version = self.model.version
             self._survival.clear()
         kept = self._survival.get((leaf, delay_steps))
         if kept is None:
             starts = np.maximum(self.grid.starts - delay_steps, 0.0)
-            kept = self._survival[leaf, delay_steps] = starts, np.exp(-self.model.hazard_at(np.asarray([leaf]), starts))
+            hazard, doubt = self.model.hazard_and_doubt_at(np.asarray([leaf]), starts)
+            kept = self._survival[leaf, delay_steps] = starts, np.exp(-np.maximum(hazard, 0.0)), np.sqrt(np.maximum(doubt, 0.0))
         return kept
 
 

@@ -38,7 +38,7 @@ class LeaseRows:
         self.placed = np.zeros(ROWS_START, dtype=bool)
         self.streaming = np.zeros(ROWS_START, dtype=bool)
         self.classes = np.zeros(ROWS_START, dtype=np.intp)
-        self.fields = np.zeros((7, ROWS_START))  # as in RowStates
+        self.fields = np.zeros((6, ROWS_START))  # as in RowStates
         self.sent_steps = np.zeros(ROWS_START)
         self.sequences = np.ones(ROWS_START)  # of the whole lease
         self.tokens = np.zeros(ROWS_START)  # seen of one sequence, when last read
@@ -88,8 +88,8 @@ class LeaseRows:
 
     def states(self, rows: Rows) -> RowStates:
         """What the forecast needs to know of them."""
-        prompt, out, cap, copies, delay, error, shares = self.fields[:, rows]
-        return RowStates(prompt, out, cap, copies, delay, error, shares, self.classes[rows])
+        prompt, out, cap, copies, delay, shares = self.fields[:, rows]
+        return RowStates(prompt, out, cap, copies, delay, shares, self.classes[rows])
 
     def read(self) -> None:
         """Take over what the relay wrote to the leases."""

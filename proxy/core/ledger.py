@@ -24,7 +24,7 @@ from math import ceil, exp, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from proxy.core.curves import LEAD_STEPS, Curves, Newcomers, blocks_held, blocks_most, cap_ends, curves_of
+from proxy.core.curves import LEAD_STEPS, Curves, Newcomers, apart, blocks_held, blocks_most, cap_ends, curves_of
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_shape import KvShape
@@ -138,13 +138,13 @@ class Ledger:
             self.anchor_steps = lease.sent_steps  # nothing here that is counted from an earlier one
         delay = PREFILL_DELAY_STEPS + self.ahead_steps(lease.sent_steps)
         curves, living = self.newcomers.rows(demand, cap, delay)
-        error, leaf = self.model.error_ratio(demand), self.model.leaf(demand)
+        leaf = self.model.leaf(demand)
         reach = exp(-self.model.hazard(leaf, cap))
         for index, part in enumerate(demand.parts):
             row = rows.take(lease)
             lease.rows.append(row)
             prompt = demand.kv_prompt_tokens(part)
-            rows.fields[:, row] = (prompt, 0.0, cap, demand.copies, delay, error, demand.shares_prefix)
+            rows.fields[:, row] = (prompt, 0.0, cap, demand.copies, delay, demand.shares_prefix)
             rows.classes[row] = leaf
             rows.streaming[row], rows.sent_steps[row], rows.sequences[row] = lease.streaming, lease.sent_steps, demand.sequences
             rows.curves[:, row], rows.alive[row] = curves[:, index], living
@@ -218,6 +218,7 @@ class Ledger:
         every = rows.every()
         states = rows.states(every)
         curves, living = curves_of(states, self._grid, self.model, self.shape)
+        curves.common *= apart(curves.common.sum(axis=1), states.classes)
         for plane, curve in enumerate(curves.arrays()):
             rows.curves[plane, every] = curve
             curve.sum(axis=0, out=self._sums[plane])

@@ -3,7 +3,7 @@
 Formula. With the sums M(t), V(t), C(t) and K(t) of mean, variance, ceiling and common error, the margin z, the bias b and the spread s
 of what is not known of the present:
 
-    Q(t) = min( M + z * sqrt(V + s^2) + K,  C + s ) + b
+    Q(t) = min( M + z * sqrt(V + K^2 + s^2),  C + s ) + b
 
 It is written once, for one replica and for many at a time, because decisions look at all replicas of a model together.
 
@@ -34,11 +34,11 @@ def quantile_of(total: Curves, risk: Risk) -> FloatArray:
     """Q(t) of a sum of demand, in blocks: shape (G,), or (R, G) where sums and risk are those of R replicas."""
     sigma = risk.sigma_blocks
     risky: FloatArray = np.maximum(total.variance, 0.0)
+    risky += total.common * total.common
     risky += sigma * sigma
     np.sqrt(risky, out=risky)
     risky *= risk.z
     risky += total.mean
-    risky += total.common
     np.minimum(risky, total.ceiling + sigma, out=risky)
     risky += risk.bias_blocks
     return risky

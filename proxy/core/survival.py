@@ -2,20 +2,24 @@
 
 Formula (occurrence over exposure, reference algorithms.md §1.3). On geometric bins of output tokens, ``n[j]`` is how often bin ``j``
 was passed (a part of a bin counts as that part) by finished *and by running* requests, ``d[j]`` how many ended by themselves inside
-it. Each class leans on its parent with the weight of ``BACKOFF_WEIGHT`` passages:
+it. Each class leans on its parent with the weight of ``BACKOFF_WEIGHT`` passages, or as many as the parent has from others:
 
     rate[j] = (d[j] + w * parent_rate[j]) / (n[j] + w)        S(x) = exp(-sum of rates up to x)
+    doubt[j] = rate[j] / (n[j] + w)                           variance of rate[j] (Greenwood)
 
 Cancels, errors and ends at ``max_tokens`` are *censored*: they add exposure, never an end. The class learns natural lengths and the
 cap cuts the curve, so a dishonest or absent ``max_tokens`` costs nothing once ends were seen.
 
-Regimes. Cold: the prior says that almost everybody goes on to the cap. Learning: running requests already count, so a shift to longer
-outputs shows before they finish. Steady: each completion forgets a little of its class (``FORGET_COMPLETIONS``), so forgetting follows
-traffic and not time. Shift: when the ends seen and the ends expected drift apart by more than ``SHIFT_SIGMA`` standard deviations, most
-of the class's history is dropped.
+Regimes. Cold: the prior has no scale, S(x) = (1 + x / PRIOR_TOKENS)^-PRIOR_POWER, and doubts itself. (With one of 512 tokens the first
+completions, which are the short ones, made a pool of long outputs preempt 190 in its first 1,000; with one of 8,192 nobody was
+preempted and the first hundreds took twice as long.) Learning: running requests already
+count, so a shift to longer outputs shows before they finish. Steady: each completion forgets a little of its class
+(``FORGET_COMPLETIONS``), so forgetting follows traffic and not time. Shift: when the ends seen and the ends expected drift apart by
+more than ``SHIFT_SIGMA`` standard deviations, most of the class's history is dropped.
 
-Fails: where a class mixes populations that nothing in the request tells apart the forecast is honest but wide; the relative error of
-a class that saw ``D`` ends is about ``1 / sqrt(D)``, common to all its requests, and is handed on as such.
+Fails: where a class mixes populations that nothing in the request tells apart the forecast is honest but wide. That the hazards rest on
+a finite number of ends is an error common to all requests of a class: the standard deviation of ``log S`` between two lengths is the
+root of the sum of ``doubt`` between them, and is handed on as such.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,13 +34,15 @@ from proxy.core.grid import FloatArray
 
 BACKOFF_WEIGHT = 20.0
 ROOT_WEIGHT = 4.0  # few: the prior is a guess about no model in particular
-PRIOR_TOKENS_MEAN = 512.0  # longer than most answers; until an end was seen the caps rule anyway (``error_ratio``)
-FORGET_COMPLETIONS = 700.0  # half-life of about 500 completions
+# The prior has no length of its own: of those that came to x + PRIOR_TOKENS a share of 2^-PRIOR_POWER comes to twice as far. That ends
+# fewer than any traffic does where it has got far, whatever its lengths.
+PRIOR_POWER = 0.5
+PRIOR_TOKENS = 64.0
+FORGET_COMPLETIONS = 2000.0  # half-life of about 1,400 completions; what changes sooner is for the watch over shifts
 SHIFT_SIGMA = 4.0
 SHIFT_EXPECTED_MIN = 10.0
 SHIFT_ENDS_MIN = 20.0
 SHIFT_KEEP = 0.2
-EVIDENCE_MIN = 0.01
 CLASSES_MAX = 4096  # 1.6 MB of hazards; newcomers beyond it share their parent's class
 BIN_TOKENS = 16
 BIN_UNTIL_TOKENS = 256
@@ -44,6 +50,7 @@ BIN_RATIO = 1.25
 BIN_TOKENS_MAX = 1 << 20
 
 ROWS_START = 64
+LINES = ("_slope", "_intercept", "_doubt_slope", "_doubt_intercept")
 
 Key = tuple[str | int | bool, ...]
 Running = tuple[int | NDArray[np.intp], float | FloatArray]  # class rows and tokens out so far of requests under way
@@ -60,7 +67,7 @@ def bin_edges() -> FloatArray:
 EDGES = bin_edges()
 WIDTHS = np.diff(EDGES)
 BINS = len(WIDTHS)
-PRIOR_RATES = WIDTHS / PRIOR_TOKENS_MEAN
+PRIOR_RATES = PRIOR_POWER * np.log((EDGES[1:] + PRIOR_TOKENS) / (EDGES[:-1] + PRIOR_TOKENS))
 EDGE_LIST: list[float] = EDGES.tolist()
 BIN_OF_TOKEN = (np.searchsorted(EDGES, np.arange(BIN_TOKENS_MAX + 1), side="right") - 1).clip(max=BINS - 1).astype(np.uint8)
 
@@ -88,7 +95,7 @@ class SurvivalModel:
     """Survival of output length for every class seen. Numbers in, numbers out; no clock.
 
     Classes are *rows* of parallel arrays, parents before children. ``_intercept + _slope * x`` is a class's cumulative hazard at ``x``
-    tokens in each bin.
+    tokens in each bin, and likewise for its doubt.
     """
 
     def __init__(self) -> None:
@@ -103,6 +110,8 @@ class SurvivalModel:
         self._exposure: FloatArray = np.zeros((ROWS_START, BINS))
         self._slope: FloatArray = np.zeros((ROWS_START, BINS))
         self._intercept: FloatArray = np.zeros((ROWS_START, BINS))
+        self._doubt_slope: FloatArray = np.zeros((ROWS_START, BINS))
+        self._doubt_intercept: FloatArray = np.zeros((ROWS_START, BINS))
         self._means: dict[int, tuple[FloatArray, FloatArray]] = {}
         self.version = 0  # of the hazards: they change only in ``rebuild``
         self.shifts_total = 0
@@ -142,10 +151,10 @@ class SurvivalModel:
             counts.append(0.0)
         if row == len(self._ends):
             more = np.zeros((row, BINS))
-            self._ends, self._exposure, self._slope, self._intercept = (
-                np.concatenate((one, more)) for one in (self._ends, self._exposure, self._slope, self._intercept)
-            )
-        self._slope[row], self._intercept[row] = self._slope[parent], self._intercept[parent]
+            for name in ("_ends", "_exposure", *LINES):
+                setattr(self, name, np.concatenate((getattr(self, name), more)))
+        for name in LINES:
+            getattr(self, name)[row] = getattr(self, name)[parent]
         return row
 
     def learn(self, demand: Demand, tokens: float, *, natural: bool) -> None:
@@ -190,22 +199,38 @@ class SurvivalModel:
 
     def rebuild(self, running: Iterable[Running]) -> None:
         """Recompute every class's cumulative hazard, ``running`` being (leaf rows, tokens out so far) of requests under way."""
+        rates, doubts = self.rates(running)
+        self._draw(self._slope, self._intercept, rates)
+        self._draw(self._doubt_slope, self._doubt_intercept, doubts)
+        self._means.clear()
+        self.version += 1
+
+    def rates(self, running: Iterable[Running]) -> tuple[FloatArray, FloatArray]:
+        """Hazard of every class in each bin and the variance of its error: two (classes, BINS) arrays."""
         count = len(self._rows)
         live = self._live(list(running), count)
         parents, depths = np.asarray(self._parents), np.asarray(self._depths)
         levels = [np.flatnonzero(depths == depth) for depth in range(int(depths.max()) + 1)]
         for level in reversed(levels[1:]):  # each class's running requests count in all above it
             np.add.at(live, parents[level], live[level])
-        ends, exposure = self._ends[:count], self._exposure[:count]
-        rates = np.empty((count, BINS))
-        rates[0] = (ends[0] + ROOT_WEIGHT * PRIOR_RATES) / (exposure[0] + live[0] + ROOT_WEIGHT)
+        ends, exposure = self._ends[:count], self._exposure[:count] + live
+        rates, rests_on = np.empty((count, BINS)), np.empty((count, BINS))
+        rests_on[0] = exposure[0] + ROOT_WEIGHT
+        rates[0] = (ends[0] + ROOT_WEIGHT * PRIOR_RATES) / rests_on[0]
         for level in levels[1:]:
-            prior = rates[parents[level]]
-            rates[level] = (ends[level] + BACKOFF_WEIGHT * prior) / (exposure[level] + live[level] + BACKOFF_WEIGHT)
-        self._slope[:count] = rates / WIDTHS
-        self._intercept[:count] = np.cumsum(rates, axis=1) - rates - self._slope[:count] * EDGES[:-1]
-        self._means.clear()
-        self.version += 1
+            above = parents[level]
+            # What a parent knows from others; what it knows from the class itself is no second opinion.
+            weight = np.clip(rests_on[above] - exposure[level], ROOT_WEIGHT, BACKOFF_WEIGHT)
+            rests_on[level] = exposure[level] + weight
+            rates[level] = (ends[level] + weight * rates[above]) / rests_on[level]
+        return rates, rates / rests_on
+
+    @staticmethod
+    def _draw(slope: FloatArray, intercept: FloatArray, steps: FloatArray) -> None:
+        """Straight lines within each bin through the cumulative sums of ``steps``."""
+        count = len(steps)
+        slope[:count] = steps / WIDTHS
+        intercept[:count] = np.cumsum(steps, axis=1) - steps - slope[:count] * EDGES[:-1]
 
     @staticmethod
     def _live(running: list[Running], count: int) -> FloatArray:
@@ -232,18 +257,23 @@ class SurvivalModel:
         result += self._intercept.take(index)
         return result
 
+    def hazard_and_doubt_at(self, rows: NDArray[np.intp], tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Cumulative hazard, as ``hazard_at``, and the cumulative variance of its error: two arrays of the shape of ``tokens``."""
+        tokens = np.minimum(tokens, EDGES[-1])
+        index = bin_of(tokens) + rows * BINS
+        hazard: FloatArray = self._slope.take(index)
+        hazard *= tokens
+        hazard += self._intercept.take(index)
+        doubt: FloatArray = self._doubt_slope.take(index)
+        doubt *= tokens
+        doubt += self._doubt_intercept.take(index)
+        return hazard, doubt
+
     def hazard(self, row: int, tokens: float) -> float:
         """Cumulative hazard of one class at ``tokens``."""
         tokens = min(tokens, EDGE_LIST[-1])
         index = min(bisect_right(EDGE_LIST, tokens) - 1, BINS - 1)
         return float(self._intercept[row, index] + self._slope[row, index] * tokens)
-
-    def error_ratio(self, demand: Demand) -> float:
-        """Relative error of the class's forecasts that all its requests share; large (the caps rule) until an end was seen."""
-        evidence = 0.0
-        for row in self._chain(demand):  # ends that speak for a class: its own, and its parents' up to the back-off weight
-            evidence = self._ends_total[row] + min(BACKOFF_WEIGHT, evidence)
-        return 1.0 / sqrt(max(evidence, EVIDENCE_MIN))
 
     def output_tokens_expected(self, demand: Demand, cap: int) -> float:
         """Mean output length of a new request, cut at ``cap`` tokens: the integral of S, by trapezoids over the bins."""

@@ -56,7 +56,7 @@ def peak_from_scratch(book: Book, now_s: float) -> float:
     rows = [row for lease in ledger.leases.values() for row in lease.rows]
     mean, variance, ceiling, common = ledger.rows.curves[:, rows].sum(axis=1)
     sigma = book.reconciler.sigma_blocks(book.spec.usable_blocks, book.sample_age_s(now_s), 5.0)
-    risky = mean + book.feedback.z * np.sqrt(variance + sigma**2) + common
+    risky = mean + book.feedback.z * np.sqrt(variance + common**2 + sigma**2)
     return float((np.minimum(risky, ceiling + sigma) + book.reconciler.bias_blocks).max())
 
 

@@ -155,11 +155,11 @@ def scrape(replica: str, at_s: float, *engines: EngineSample, new_epoch: bool = 
     return ReplicaSample(replica, at_s, engines, new_epoch=new_epoch)
 
 
-def rows(*states: tuple[float, float, float], copies: float = 1.0, delay: float = 0.0, error: float = 0.0) -> RowStates:
+def rows(*states: tuple[float, float, float], copies: float = 1.0, delay: float = 0.0) -> RowStates:
     """Row states from (prompt, tokens out, cap) triples, all of the root class."""
     prompt, out, cap = np.asarray(states, dtype=np.float64).T
     same = np.ones(len(states))
-    return RowStates(prompt, out, cap, same * copies, same * delay, same * error, same, np.zeros(len(states), dtype=np.intp))
+    return RowStates(prompt, out, cap, same * copies, same * delay, same, np.zeros(len(states), dtype=np.intp))
 
 
 def tenants_remembered(gate: Gate) -> int:

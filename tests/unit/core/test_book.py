@@ -22,7 +22,7 @@ def test_q_is_the_formula_of_the_header() -> None:
         here.reconciler.compare(30.0, 0.0, 5.0, frozen=False)
     total, s, b = here.ledger.total, here.reconciler.sigma_blocks(100, None, 5.0), here.reconciler.bias_blocks
     assert s > 0.0 < b
-    risky = total.mean + 1.5 * np.sqrt(total.variance + s * s) + total.common
+    risky = total.mean + 1.5 * np.sqrt(total.variance + total.common**2 + s * s)
     assert np.allclose(here.quantile(total, 0.0), np.minimum(risky, total.ceiling + s) + b)
     assert here.peak_blocks(None, 0.0) == pytest.approx(here.quantile(total, 0.0).max())
 

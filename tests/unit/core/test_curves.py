@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from proxy.core.curves import Curves, alive, blocks_held, cap_ends, curves_of
+from proxy.core.curves import Curves, alive, apart, blocks_held, cap_ends, curves_of
 from proxy.core.demand import Demand, PromptPart
 from proxy.core.grid import Grid
 from proxy.core.kv_shape import KvShape
@@ -86,7 +86,7 @@ def test_growth_ends_at_the_cap() -> None:
 
 
 def test_alive_is_one_now_and_zero_from_the_cap_on() -> None:
-    living, possible = alive(rows((10, 5, 40)), GRID, SurvivalModel())
+    living, _, possible = alive(rows((10, 5, 40)), GRID, SurvivalModel())
     assert living[0, 0] == 1.0
     gone = GRID.starts + 5 >= 40
     assert (living[0, gone] == 0.0).all()
@@ -96,7 +96,7 @@ def test_alive_is_one_now_and_zero_from_the_cap_on() -> None:
 
 
 def test_who_is_still_to_be_prefilled_lives_longer_by_its_delay() -> None:
-    now, later = (alive(rows((10, 0, 32), delay=delay), GRID, SurvivalModel())[1][0].sum() for delay in (0.0, 2.0))
+    now, later = (alive(rows((10, 0, 32), delay=delay), GRID, SurvivalModel())[2][0].sum() for delay in (0.0, 2.0))
     assert later == now + 1
 
 
@@ -111,14 +111,31 @@ def test_a_row_is_a_bernoulli_variable_of_its_blocks() -> None:
     assert not here.all()
 
 
-def test_the_common_error_scales_growth_alone() -> None:
-    """Blocks held already are no forecast."""
-    exact, _ = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), KvShape(16))
-    unsure, _ = curves_of(rows((100, 10, 300), error=0.5), GRID, SurvivalModel(), KvShape(16))
-    now = blocks_held(rows((100, 10, 300)), 1.0, KvShape(16))[0]
-    assert (exact.common == 0.0).all()
-    assert np.allclose(unsure.common[0], 0.5 * np.maximum(exact.mean[0] - now, 0.0))
-    assert np.array_equal(unsure.mean, exact.mean)
+def test_the_common_error_is_the_doubt_about_survival() -> None:
+    """None at the start, growing ahead; a row that is older doubts only what lies before it."""
+    model = SurvivalModel()
+    curves, living = curves_of(rows((100, 10, 3000), (100, 900, 3000)), GRID, model, KvShape(16))
+    assert curves.common[0, 0] == 0.0
+    ahead = GRID.starts + 10.0
+    _, doubt = model.hazard_and_doubt_at(np.zeros(len(ahead), dtype=np.intp), ahead)
+    expected = curves.mean[0] * np.sqrt(doubt - model.hazard_and_doubt_at(np.zeros(1, dtype=np.intp), np.asarray([10.0]))[1])
+    assert np.allclose(curves.common[0], expected)
+    relative = curves.common / np.maximum(curves.mean, 1e-9)
+    both = (living > 0.0).all(axis=0)
+    assert (np.diff(relative[0][both]) >= 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("common", "classes", "left"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0], 1.0),
+        ([1.0, 1.0, 1.0, 1.0], [0, 1, 2, 3], 0.5),
+        ([3.0, 4.0], [0, 1], 5.0 / 7.0),
+        ([0.0], [0], 1.0),
+    ],
+)
+def test_classes_err_apart(common: list[float], classes: list[int], left: float) -> None:
+    assert apart(np.asarray(common), np.asarray(classes, dtype=np.intp)) == pytest.approx(left)
 
 
 def test_curves_add_up_and_zero_changes_nothing() -> None:

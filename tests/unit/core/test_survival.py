@@ -9,9 +9,9 @@ import pytest
 from proxy.core import survival
 from proxy.core.demand import Demand
 from proxy.core.survival import (
-    BACKOFF_WEIGHT,
     EDGES,
     FORGET_COMPLETIONS,
+    PRIOR_POWER,
     PRIOR_RATES,
     ROOT_WEIGHT,
     SurvivalModel,
@@ -42,10 +42,10 @@ def taught(*outputs: tuple[float, bool], one: Demand | None = None) -> SurvivalM
 
 
 def backed_off(prior: float, ends: float, exposure: float) -> float:
-    """One bin's rate at the leaf when the whole chain saw the same."""
+    """One bin's rate at the leaf when the whole chain saw the same: no parent knows anything from others but the prior."""
     rate = (ends + ROOT_WEIGHT * prior) / (exposure + ROOT_WEIGHT)
     for _ in range(CHAIN - 1):
-        rate = (ends + BACKOFF_WEIGHT * rate) / (exposure + BACKOFF_WEIGHT)
+        rate = (ends + ROOT_WEIGHT * rate) / (exposure + ROOT_WEIGHT)
     return rate
 
 
@@ -141,22 +141,44 @@ def test_classes_differ_by_what_is_known_of_a_request() -> None:
     assert len({class_chain(one)[0] for one in (demand(), demand(model="n"))}) == 1
 
 
+def error(model: SurvivalModel, one: Demand, tokens: float) -> float:
+    """Standard deviation of log S at ``tokens``."""
+    _, doubt = model.hazard_and_doubt_at(np.asarray([model.leaf(one)]), np.asarray([tokens]))
+    return math.sqrt(float(doubt[0]))
+
+
 def test_error_shrinks_with_ends_and_a_class_leans_on_its_parents() -> None:
     model = SurvivalModel()
-    assert model.error_ratio(demand()) > 1.0  # the caps rule
     errors = []
-    for _ in range(100):
-        model.learn(demand(), 50.0, natural=True)
-        errors.append(model.error_ratio(demand()))
+    for count in (10, 30, 100):
+        for _ in range(count):
+            model.learn(demand(), 50.0, natural=True)
+        model.rebuild(())
+        errors.append(error(model, demand(), 60.0))
     assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.2
-    newcomer = model.error_ratio(demand(cap=None))
-    assert errors[-1] < newcomer <= 1.0
-    assert newcomer >= 1.0 / math.sqrt(BACKOFF_WEIGHT)
+    newcomer = demand(cap=None)
+    model.leaf(newcomer)
+    model.rebuild(())
+    assert errors[-1] < error(model, newcomer, 60.0)
 
 
-def test_censored_ends_make_nobody_certain() -> None:
-    assert taught(*[(50.0, False)] * 100).error_ratio(demand()) > 1.0
+def test_the_error_is_greenwoods() -> None:
+    """Of many ends at one length, in a class without parents to lean on but itself: the binomial's, sqrt((1 - p) / (p n)) near p = 1."""
+    model = SurvivalModel()
+    for index in range(1500):
+        model.learn(demand(), 50.0 if index % 10 == 0 else 5000.0, natural=True)
+        if index % 25 == 0:
+            model.rebuild(())
+    keep = 1.0 - 1.0 / FORGET_COMPLETIONS
+    seen = (1.0 - keep**1500) / (1.0 - keep)
+    assert error(model, demand(), 200.0) == pytest.approx(math.sqrt(0.1 / seen), rel=0.2)
+
+
+def test_what_was_never_seen_is_doubted_and_goes_on() -> None:
+    """Beyond the longest length seen a share of 2^-PRIOR_POWER comes to twice as far, and nobody can be sure of it."""
+    model = taught(*[(100.0, True)] * 50)
+    assert alive(model, demand(), 4000) / alive(model, demand(), 2000) == pytest.approx(2.0**-PRIOR_POWER, rel=0.05)
+    assert error(model, demand(), 4000.0) > 2.0 * error(model, demand(), 90.0)
 
 
 def test_expected_length_is_the_area_under_survival() -> None:
