@@ -178,17 +178,29 @@ class FcfsQueue:
 
     def __init__(self) -> None:
         self._states: deque[RunState] = deque()
-        self.add = self._states.append
-        self.put_back = self._states.appendleft
-        self.pop = self._states.popleft
-        self.remove = self._states.remove
 
     def __len__(self) -> int:
         return len(self._states)
 
+    def add(self, state: RunState) -> None:
+        """To the end."""
+        self._states.append(state)
+
+    def put_back(self, state: RunState) -> None:
+        """To the front."""
+        self._states.appendleft(state)
+
     def head(self) -> RunState:
         """The oldest, or the last preempted."""
         return self._states[0]
+
+    def pop(self) -> RunState:
+        """Take the head out."""
+        return self._states.popleft()
+
+    def remove(self, state: RunState) -> None:
+        """Linear: aborts of waiting requests are rare."""
+        self._states.remove(state)
 
 
 class PriorityQueue:

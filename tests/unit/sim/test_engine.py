@@ -1,5 +1,6 @@
 """The engine model beyond the recorded traces: allocation vectors, aborts, counters, seats, step time."""
 
+import copy
 import random
 
 import pytest
@@ -280,3 +281,18 @@ def test_step_time_is_linear_and_scales_with_speed() -> None:
     assert StepTimeModel(speed=4).seconds(second) == pytest.approx(StepTimeModel().seconds(second) / 4)
     with pytest.raises(ValueError, match="speed=0"):
         StepTimeModel(speed=0)
+
+
+def test_a_deep_copy_goes_its_own_way() -> None:
+    """What would have happened otherwise is asked of a copy, which must not touch the original's queue."""
+    original = engine(11, max_num_seqs=1)
+    for name in "ab":
+        original.add(EngineRequest(name, 40, 5))
+    original.step()
+    twin = copy.deepcopy(original)
+    while twin.has_work:
+        twin.step()
+    assert original.unfinished == 2
+    while original.has_work:
+        original.step()
+    assert (original.counters, original.used_blocks) == (twin.counters, 0)
