@@ -5,6 +5,7 @@ each made at the instant of its scrape. ``GET /admin/state`` is the gate's own a
 """
 
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from starlette.applications import Starlette
@@ -64,6 +65,15 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
     )
 
 
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for: a bound that does not bind is infinite."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
 def replica_state(services: Services, watcher: ReplicaWatcher, *, history: bool) -> dict[str, Any]:
     """One replica as a JSON object; what is not known is null."""
     now_s = services.clock.now_s()
@@ -73,7 +83,7 @@ def replica_state(services: Services, watcher: ReplicaWatcher, *, history: bool)
         "url": watcher.policy.url,
         "phase": watcher.phase_seen,
         "fault": watcher.fault,
-        "facts": None if watcher.facts is None else asdict(watcher.facts),
+        "facts": None if watcher.facts is None else _finite(asdict(watcher.facts)),
     }
     if book is not None:
         low, high = book.ledger.held_interval(book.clock.steps, 0.0)
