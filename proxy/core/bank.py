@@ -11,6 +11,7 @@ Fails: margins and biases are read every ``RISK_S`` at most, unless a replica wa
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -51,6 +52,9 @@ class Bank:
         self._usable = np.asarray([book.spec.usable_blocks for book in books], dtype=np.float64)
         self._totals = np.zeros((4, len(books), len(books[0].grid)))
         self._seen = [(-1, -1)] * len(books)
+        self._ahead = np.full(
+            (2, len(books)), -np.inf
+        )  # steps since the anchor at time 0 as the clock's rate says, and that rate
         self._risk = Risk(0.0, 0.0, 0.0)
         self._risk_s = float("-inf")
 
@@ -71,6 +75,7 @@ class Bank:
             if state != self._seen[index]:
                 told = told or state[1] != self._seen[index][1]
                 self._totals[:, index] = book.ledger.totals
+                self._ahead[:, index] = book.ahead_line() if book.ledger.leases else (-np.inf, 0.0)
                 self._seen[index] = state
         if told:
             self._risk_s = now_s
@@ -83,18 +88,19 @@ class Bank:
 
     def own_curves(self, demand: Demand, now_s: float, cache: CurveCache) -> tuple[Curves, FloatArray]:
         """Curves of ``demand`` where it shares nothing, and the probability that its sequences live."""
-        ahead = max(book.ahead_steps(now_s) for book in self.books)
+        self._sync(now_s)
+        ahead = max(0, ceil((self._ahead[0] + self._ahead[1] * now_s).max(initial=0.0)))
         first = self.books[0]
         return first.ledger.own_curves(demand, first.output_tokens_max(demand), cache, ahead_steps=ahead)
 
     def verdict(self, demand: Demand, now_s: float, cache: CurveCache) -> BankVerdict:
         """What every replica would have left with ``demand`` on it."""
-        self._sync(now_s)
         curves, living = self.own_curves(demand, now_s, cache)
         total = Curves(*(sums + mine for sums, mine in zip(self._totals, curves.arrays(), strict=True)))
         peaks = quantile_of(total, self._risk).max(axis=1)
         shared: dict[int, Curves] = {}
-        for index, book in enumerate(self.books):
+        hashed = demand.shares_prefix and any(part.block_hashes for part in demand.parts)
+        for index, book in enumerate(self.books if hashed else ()):
             discounted = book.ledger.discounted(curves, living, demand)
             if discounted is not curves:
                 shared[index] = discounted

@@ -103,9 +103,9 @@ class Book:
         """When the forecast is to be made anew; infinite while nothing is here that could change it."""
         return self._refreshed_s + self.refresh_s() if self.ledger.leases else inf
 
-    def is_late(self, now_s: float) -> bool:
-        """Whether the forecast is so old that a decision has to renew it first."""
-        return bool(self.ledger.leases) and now_s - self._refreshed_s > REFRESH_LATE_RATIO * self.refresh_s()
+    def late_s(self) -> float:
+        """From when on the forecast is so old that a decision has to renew it first; infinite while nothing is here."""
+        return self._refreshed_s + REFRESH_LATE_RATIO * self.refresh_s() if self.ledger.leases else inf
 
     def steps_now(self, now_s: float) -> float:
         """Where the step clock stands at ``now_s``, between looks as its rate says; it stands still while nothing is here."""
@@ -114,6 +114,10 @@ class Book:
         self.clock.advance(now_s, IDLE)
         self._refreshed_s = now_s
         return self.clock.steps
+
+    def ahead_line(self) -> tuple[float, float]:
+        """``ahead_steps`` as a line over time: its value at second 0, and steps per second."""
+        return self.clock.steps_at(0.0) - self.ledger.anchor_steps, self.clock.rate_per_s
 
     def ahead_steps(self, now_s: float) -> int:
         """Steps since the anchor of the ledger's curves."""

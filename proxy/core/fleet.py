@@ -36,6 +36,7 @@ class Fleet:
         self.preemptions_total = 0
         self.epochs_total = 0
         self._pool: list[Book] = []
+        self._late_s = now_s
         self._newcomers: dict[tuple[int, int, KvLayout, str], Newcomers] = {}
         self._refreshed_s = now_s
         self._rebuilt_s = now_s
@@ -55,9 +56,12 @@ class Fleet:
 
     def fresh(self, now_s: float) -> list[Book]:
         """Every book, for a decision: its forecast is what the last Ticks left, made anew only where no Tick came for long."""
-        for book in self._pool:
-            if book.is_late(now_s):
-                book.refresh(now_s)
+        if now_s >= self._late_s:
+            for book in self._pool:
+                if book.late_s() <= now_s:
+                    book.refresh(now_s)
+            self._late_s = min((book.late_s() for book in self._pool), default=inf)
+            self._late_s = min(self._late_s, now_s + REFRESH_S_MIN)  # an empty one may have got a lease meanwhile
         return self._pool
 
     def refresh_due(self, now_s: float) -> None:

@@ -215,7 +215,7 @@ class Gate:
             self._release_all(now_s, effects)
             return
         books = self.fleet.fresh(now_s)
-        while (choice := self.placement.next_choice(books, now_s, look_behind=look_behind)) is not None:
+        for choice in self.placement.choices(books, now_s, look_behind=look_behind):
             self.queue.remove(choice.entry.demand.request_id, admitted=True)
             self.shedding.forecast.learn(choice.entry, now_s)
             self._reserve(choice, now_s, effects)

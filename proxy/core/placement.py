@@ -8,20 +8,25 @@ spare beside it from then on; others go ahead there only if they have ended by t
 Fails: the reservation is a forecast; when requests live longer than forecast the head waits longer, and its deadline ends that.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
 
 from proxy.core.backfill import blocks_beside, earliest_start
-from proxy.core.bank import Bank, banks_of
+from proxy.core.bank import Bank, BankVerdict, banks_of
 from proxy.core.book import Book, Verdict
 from proxy.core.curves import Curves
+from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.router import Place, Router
 from proxy.core.saturation import Binding
 from proxy.core.wait_queue import Reservation, Waiting, WaitQueue
 from proxy.core.warmth import Warmth
 
+LIMITED_BY_KV = frozenset({Binding.KV, Binding.PACING})
 BACKFILL_S = 0.1  # after looking in vain: a few decode steps, in which little changes
+RESERVED_AMONG = 4  # replicas, the nearest misses first: who misses by more starts later, and each costs several verdicts
 BACKFILL_DEPTH = 16  # heads looked at behind one that does not fit: bounds a decision however long the queue is
 
 
@@ -34,6 +39,23 @@ class Choice:
     verdict: Verdict
 
 
+class Spot(NamedTuple):
+    """One replica as a request sees it: the share of the pool it would leave at the forecast peak; ``binding`` is KV, UNAVAILABLE, or NONE
+    where the other limits are still to be asked.
+    """
+
+    headroom_ratio: float
+    book: Book
+    binding: Binding
+    look: BankVerdict
+    row: int  # in its bank
+    cached_tokens: float = 0.0  # of the prompt, expected in the replica's prefix cache
+
+    def place(self, binding: Binding) -> Place:
+        """With what binds, and the verdict made up."""
+        return self.book, Verdict(binding, self.headroom_ratio, self.look.curves_on(self.row), self.cached_tokens), binding
+
+
 @dataclass(slots=True)
 class Blocked:
     """Why nobody fits a request: the limit on the replica that came nearest, its headroom, and its curves where it waits for room."""
@@ -41,12 +63,14 @@ class Blocked:
     binding: Binding = Binding.UNAVAILABLE
     headroom_ratio: float = float("-inf")
     curves: dict[str, Curves] = field(default_factory=dict)
+    headrooms: dict[str, float] = field(default_factory=dict)
 
     def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
         """Keep the nearest miss."""
         if binding in {Binding.UNAVAILABLE, Binding.WEDGED}:
             return  # it does not wait for this one
         self.curves[book.spec.name] = verdict.curves
+        self.headrooms[book.spec.name] = verdict.headroom_ratio
         if verdict.headroom_ratio > self.headroom_ratio or self.binding is Binding.UNAVAILABLE:
             self.binding, self.headroom_ratio = binding, verdict.headroom_ratio
 
@@ -74,23 +98,38 @@ class Placement:
         bank = next(bank for bank in self.banks(pool) if model in bank.models)
         return bank.own_curves(entry.demand, now_s, entry.curves)[0]
 
-    def next_choice(self, pool: list[Book], now_s: float, *, look_behind: bool = True) -> Choice | None:
-        """The next admission to make, or None when nobody can go now. Models do not wait for each other.
+    def next_choice(self, pool: list[Book], now_s: float) -> Choice | None:
+        """The next admission to make, or None when nobody can go now."""
+        return next(self.choices(pool, now_s), None)
 
-        ``look_behind`` allows to look at those behind a head that does not fit, which costs as much as some twenty decisions.
+    def choices(self, pool: list[Book], now_s: float, *, look_behind: bool = True) -> Iterator[Choice]:
+        """The admissions to make now, one after another, each to be booked before the next is asked for. Models do not wait for each other.
+
+        ``look_behind`` allows to look at those behind a head that does not fit, which costs as much as some twenty decisions. Whom one
+        call has passed over it does not look at again: every admission only leaves less.
         """
         look_behind = look_behind and now_s - self._backfilled_s >= BACKFILL_S
-        for head, *others in self._heads(pool, BACKFILL_DEPTH if look_behind else 0).values():
-            choice = self.choose(head, pool, now_s, contended=None)
-            if isinstance(choice, Choice):
-                return choice
-            if look_behind:
-                reservation = self._reserve(head, choice, pool, now_s)
-                found = self._backfill(others, choice, reservation, pool, now_s)
-                if found is not None:
-                    return found
+        waiting: dict[str, Blocked] = {}  # by model, of its head
+        passed_over: set[str] = set()
+        while (choice := self._next(pool, now_s, waiting, passed_over, look_behind=look_behind)) is not None:
+            yield choice
         if look_behind:
             self._backfilled_s = now_s
+
+    def _next(
+        self, pool: list[Book], now_s: float, waiting: dict[str, Blocked], passed_over: set[str], *, look_behind: bool
+    ) -> Choice | None:
+        for model, (head, *others) in self._heads(pool, BACKFILL_DEPTH if look_behind else 0).items():
+            if model not in waiting:
+                choice = self.choose(head, pool, now_s, contended=None)
+                if isinstance(choice, Choice):
+                    return choice
+                waiting[model] = choice
+                if look_behind:
+                    self._reserve(head, choice, pool, now_s)
+            found = self._backfill(others, waiting[model], head.reservation, pool, now_s, passed_over)
+            if found is not None:
+                return found
         return None
 
     def _heads(self, pool: list[Book], behind: int) -> dict[str, list[Waiting]]:
@@ -115,65 +154,64 @@ class Placement:
         ``barred`` replicas are left out; ``contended`` is found out where it is None. Where routing is indifferent, what binds
         besides KV is asked only of the replicas with the most headroom, until one takes the request.
         """
-        places, blocked, roomy = self._looked_at(entry, pool, now_s, entry.excluded | barred)
-        indifferent = self.router.is_indifferent(entry, [book for book, _, _ in places])
+        spots = self._spots(entry, pool, now_s, entry.excluded | barred)
+        indifferent = self.router.is_indifferent(entry, [spot.book for spot in spots])
         if not indifferent:
-            places = self.router.with_cached(entry.demand, places)
-        for index in roomy:
-            book, verdict, _ = places[index]
-            binding = book.binding(entry.demand, verdict.headroom_ratio, now_s, verdict.cached_tokens)
-            if binding is Binding.NONE and book.ledger.leases:
-                if contended is None:
-                    contended = self._contended(pool, now_s)
-                paced = contended or (verdict.headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s))
-                if paced and book.paced_out(entry.demand, verdict.curves, now_s):
-                    binding = Binding.PACING
-            places[index] = book, verdict, binding
-            self._note(blocked, *places[index])
+            spots = self._with_cached(entry.demand, spots)
+        bindings: list[Binding] = []
+        for spot in spots:
+            binding, book = spot.binding, spot.book
+            if binding is Binding.NONE:
+                binding = book.binding(entry.demand, spot.headroom_ratio, now_s, spot.cached_tokens)
+                if binding is Binding.NONE and book.ledger.leases:
+                    if contended is None:
+                        contended = self._contended(pool, now_s)
+                    binding = self._pacing(entry, spot, now_s, contended=contended)
+            bindings.append(binding)
+            book.binding_last = binding
+            book.kv_limited = book.kv_limited or binding in LIMITED_BY_KV
             if binding is Binding.NONE and indifferent:
+                return Choice(entry, book, spot.place(binding)[1])
+        places = [spot.place(binding) for spot, binding in zip(spots, bindings, strict=True)]
+        if Binding.NONE in bindings:
+            book, verdict, binding = place = self.router.route(entry, places, pool, now_s)
+            if binding is Binding.NONE:
                 return Choice(entry, book, verdict)
-        if all(binding is not Binding.NONE for _, _, binding in places):
-            return blocked
-        book, verdict, binding = place = self.router.route(entry, places, pool, now_s)
-        if binding is Binding.NONE:
-            return Choice(entry, book, verdict)
-        waiting = Blocked()
-        waiting.note(*place)
-        return waiting
-
-    def _looked_at(
-        self, entry: Waiting, pool: list[Book], now_s: float, barred: Set[str]
-    ) -> tuple[list[Place], Blocked, list[int]]:
-        """The replicas of the model with what the forecast says, and which of them are to be asked what else binds: those whose pool has
-        room, or that are empty, the one with the most headroom first. The others bind already.
-        """
-        places: list[Place] = []
-        roomy: list[int] = []
+            places = [place]
         blocked = Blocked()
+        for place in places:
+            blocked.note(*place)
+        return blocked
+
+    def _with_cached(self, demand: Demand, spots: list[Spot]) -> list[Spot]:
+        cached = self.router.warmth.cached_tokens(demand, [spot.book.spec.name for spot in spots])
+        return [spot._replace(cached_tokens=tokens) for spot, tokens in zip(spots, cached, strict=True)]
+
+    def _spots(self, entry: Waiting, pool: list[Book], now_s: float, barred: Set[str]) -> list[Spot]:
+        """The replicas of the model, the one with the most headroom first. A full pool binds, unless nothing is on it."""
+        spots: list[Spot] = []
         for bank in self.banks(pool):
             if entry.demand.length_class.model not in bank.models:
                 continue
-            looked = bank.verdict(entry.demand, now_s, entry.curves)
+            look = bank.verdict(entry.demand, now_s, entry.curves)
             usable = bank.can_serve(entry.demand)
-            for index, headroom in enumerate(looked.headroom_ratio.tolist()):
-                book = bank.books[index]
+            for index, headroom in enumerate(look.headroom_ratio.tolist()):
+                book, binding = bank.books[index], Binding.NONE
                 if book.spec.name in barred:
                     continue
-                binding = Binding.KV if usable[index] else Binding.UNAVAILABLE
-                verdict = Verdict(binding, headroom, looked.curves_on(index))
-                if usable[index] and (headroom >= 0.0 or not book.ledger.leases or book.saturation.wedge.wedged):
-                    roomy.append(len(places))
-                else:
-                    self._note(blocked, book, verdict, binding)
-                places.append((book, verdict, binding))
-        return places, blocked, sorted(roomy, key=lambda index: -places[index][1].headroom_ratio)
+                if not usable[index]:
+                    binding = Binding.UNAVAILABLE
+                elif headroom < 0.0 and book.ledger.leases and not book.saturation.wedge.wedged:
+                    binding = Binding.KV
+                spots.append(Spot(headroom, book, binding, look, index))
+        spots.sort(key=itemgetter(0), reverse=True)
+        return spots
 
-    @staticmethod
-    def _note(blocked: Blocked, book: Book, verdict: Verdict, binding: Binding) -> None:
-        book.binding_last = binding
-        book.kv_limited = book.kv_limited or binding in {Binding.KV, Binding.PACING}
-        if binding is not Binding.NONE:
-            blocked.note(book, verdict, binding)
+    def _pacing(self, entry: Waiting, spot: Spot, now_s: float, *, contended: bool) -> Binding:
+        paced = contended or (spot.headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s))
+        if paced and spot.book.paced_out(entry.demand, spot.look.curves_on(spot.row), now_s):
+            return Binding.PACING
+        return Binding.NONE
 
     def _contended(self, pool: list[Book], now_s: float) -> bool:
         """Whether running plus queued demand exceeds what the replicas hold."""
@@ -190,9 +228,11 @@ class Placement:
         """
         found: Reservation | None = None
         soonest = float("inf")
-        for book in pool:
-            curves = blocked.curves.get(book.spec.name)
-            start = None if curves is None else earliest_start(book, curves, now_s)
+        nearest = sorted(
+            (book for book in pool if book.spec.name in blocked.curves), key=lambda book: -blocked.headrooms[book.spec.name]
+        )
+        for book in nearest[:RESERVED_AMONG]:
+            start = earliest_start(book, blocked.curves[book.spec.name], now_s)
             if start is None:
                 continue
             wait_s = (start[0] - book.steps_now(now_s)) / book.clock.rate_per_s
@@ -205,16 +245,25 @@ class Placement:
         return head.reservation
 
     def _backfill(
-        self, others: Iterable[Waiting], head: Blocked, reservation: Reservation | None, pool: list[Book], now_s: float
+        self,
+        others: Iterable[Waiting],
+        head: Blocked,
+        reservation: Reservation | None,
+        pool: list[Book],
+        now_s: float,
+        passed_over: set[str],
     ) -> Choice | None:
         """The first of ``others`` that can go without keeping the head from its reservation."""
         for entry in others:
+            if entry.demand.request_id in passed_over:
+                continue
             choice = self.choose(entry, pool, now_s, contended=None)
             if isinstance(choice, Choice) and not self._passes(choice, head, reservation, now_s):
                 kept = {*head.curves} if reservation is None else {reservation.replica}
                 choice = self.choose(entry, pool, now_s, contended=None, barred=kept)
             if isinstance(choice, Choice):
                 return choice
+            passed_over.add(entry.demand.request_id)
         return None
 
     @staticmethod

@@ -38,14 +38,6 @@ class Router:
         """Whether nothing counts but headroom: nothing of the request can be warm anywhere, and nobody else sends to these replicas."""
         return not _can_be_warm(entry.demand) and not any(book.saturation.foreign_sequences for book in books)
 
-    def with_cached(self, demand: Demand, places: Sequence[Place]) -> list[Place]:
-        """The same places with what each is expected to have cached of the prompt."""
-        cached = self.warmth.cached_tokens(demand, [book.spec.name for book, _, _ in places])
-        return [
-            (book, replace(verdict, cached_tokens=tokens), binding)
-            for (book, verdict, binding), tokens in zip(places, cached, strict=True)
-        ]
-
     def route(self, entry: Waiting, places: Sequence[Place], pool: Iterable[Book], now_s: float) -> Place:
         """The place to go to; with a binding other than NONE it is waited for. At least one of ``places`` has room."""
         fitting = [place for place in places if place[2] is Binding.NONE]

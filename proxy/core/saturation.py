@@ -228,16 +228,16 @@ class Saturation:
         if sequences > model.sequences_known:
             return True
         prefill = targets.prefill_outlook + prefill_per_step(demand, targets.output_tokens_mean)
-        kv_tokens = float(self._ledger.total.mean.max()) * self._ledger.block_size + demand.prompt_tokens
+        kv_tokens = float(self._ledger.totals[0].max()) * self._ledger.block_size + demand.prompt_tokens
         steps = targets.output_tokens_mean
         outlook_s = model.outlook_s(sequences=sequences, kv_tokens=kv_tokens, prefill_tokens=prefill, steps=steps)
         return outlook_s > target_s
 
     def _prefill_s(self, tokens: float) -> float:
-        kv_tokens = float(self._ledger.total.mean[0]) * self._ledger.block_size
+        kv_tokens = float(self._ledger.totals[0, 0]) * self._ledger.block_size
         return self.step_time.prefill_s(tokens, sequences=self._ledger.sequences, kv_tokens=kv_tokens)
 
     def step_s(self, prefill_tokens: float) -> float:
         """Forecast seconds of a step that feeds ``prefill_tokens`` beside what is here now; 0 while nothing was measured."""
-        kv_tokens = float(self._ledger.total.mean[0]) * self._ledger.block_size
+        kv_tokens = float(self._ledger.totals[0, 0]) * self._ledger.block_size
         return self.step_time.step_s(sequences=self._ledger.sequences, kv_tokens=kv_tokens, prefill_tokens=prefill_tokens)

@@ -51,7 +51,7 @@ class StepClock:
 
     def steps_at(self, now_s: float) -> float:
         """Steps at ``now_s`` of a replica that has been busy since the last look, as the rate says."""
-        return self.steps + self.rate_per_s * max(0.0, now_s - self._at_s)
+        return self.steps + self.rate_per_s * (now_s - self._at_s)
 
     def advance(self, now_s: float, streams: Streams) -> None:
         """Take in one look at the streams and move on to ``now_s``. Does nothing where none was ``due``."""

@@ -112,6 +112,8 @@ class SurvivalModel:
         self._intercept: FloatArray = np.zeros((ROWS_START, BINS))
         self._doubt_slope: FloatArray = np.zeros((ROWS_START, BINS))
         self._doubt_intercept: FloatArray = np.zeros((ROWS_START, BINS))
+        self._asked: Demand | None = None  # the last demand and its chain: a decision asks for one several times
+        self._answer: tuple[int, ...] = ()
         self._means: dict[int, tuple[FloatArray, FloatArray]] = {}
         self.version = 0  # of the hazards: they change only in ``rebuild``
         self.shifts_total = 0
@@ -128,7 +130,12 @@ class SurvivalModel:
 
     def _chain(self, demand: Demand) -> tuple[int, ...]:
         """Rows of the demand's classes from the root on, made where missing and while there is room."""
-        keys = class_chain(demand)
+        if demand is self._asked:
+            return self._answer
+        self._asked, self._answer = demand, self._made_chain(class_chain(demand))
+        return self._answer
+
+    def _made_chain(self, keys: tuple[Key, ...]) -> tuple[int, ...]:
         known = self._chains.get(keys[-1])
         if known is not None:
             return known
