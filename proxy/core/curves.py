@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_shape import KvShape
-from proxy.core.survival import SurvivalModel
+from proxy.core.survival import SurvivalModel, bin_of
 
 LEAD_STEPS = 1.0
 
@@ -140,7 +140,7 @@ def apart(common: FloatArray, classes: NDArray[np.intp]) -> float:
 
 
 class Newcomers:
-    """Curves of requests that are not here yet: those of ``curves_of``, from survival vectors kept for each class.
+    """Curves of requests that are not here yet: those of ``curves_of``, from what is kept for each delay.
 
     All parts of a request have the same class, cap and delay, so one survival vector serves them all.
     """
@@ -150,12 +150,11 @@ class Newcomers:
         self.model = model
         self.shape = shape
         self._grown = grid.ends + LEAD_STEPS
-        self._survival: dict[tuple[int, float], tuple[FloatArray, FloatArray, FloatArray]] = {}
-        self._version = -1
+        self._starts: dict[float, tuple[FloatArray, NDArray[np.intp]]] = {}  # by delay, whole steps: tokens out, and their bins
 
     def __repr__(self) -> str:
         """What is kept, for people and tests."""
-        return f"<Newcomers {self.shape!r} kept={len(self._survival)}>"
+        return f"<Newcomers {self.shape!r} kept={len(self._starts)}>"
 
     def rows(self, demand: Demand, output_tokens_max: int, delay_steps: float) -> tuple[FloatArray, FloatArray]:
         """Mean, variance, ceiling and common of each part, (4, parts, G) in blocks, and the probability (G,) that they live.
@@ -193,15 +192,13 @@ class Newcomers:
 
     def _vectors(self, leaf: int, delay_steps: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Tokens out at each interval's start, the probability of getting there, caps aside, and its relative error."""
-        if self._version != self.model.version:
-            self._version = self.model.version
-            self._survival.clear()
-        kept = self._survival.get((leaf, delay_steps))
+        kept = self._starts.get(delay_steps)
         if kept is None:
             starts = np.maximum(self.grid.starts - delay_steps, 0.0)
-            hazard, doubt = self.model.hazard_and_doubt_at(np.asarray([leaf]), starts)
-            kept = self._survival[leaf, delay_steps] = starts, np.exp(-np.maximum(hazard, 0.0)), np.sqrt(np.maximum(doubt, 0.0))
-        return kept
+            kept = self._starts[delay_steps] = starts, bin_of(starts)
+        hazard, doubt = self.model.lines_in(leaf, *kept)
+        survival: FloatArray = np.exp(-np.maximum(hazard, 0.0))
+        return kept[0], survival, np.sqrt(np.maximum(doubt, 0.0))
 
 
 def cap_ends(rows: RowStates, model: SurvivalModel, shape: KvShape) -> tuple[FloatArray, FloatArray, FloatArray]:

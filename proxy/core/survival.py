@@ -50,7 +50,7 @@ BIN_RATIO = 1.25
 BIN_TOKENS_MAX = 1 << 20
 
 ROWS_START = 64
-LINES = ("_slope", "_intercept", "_doubt_slope", "_doubt_intercept")
+LINES = ("_slope", "_intercept", "_doubt_slope", "_doubt_intercept", "_alive", "_areas")
 
 Key = tuple[str | int | bool, ...]
 Running = tuple[int | NDArray[np.intp], float | FloatArray]  # class rows and tokens out so far of requests under way
@@ -114,7 +114,8 @@ class SurvivalModel:
         self._doubt_intercept: FloatArray = np.zeros((ROWS_START, BINS))
         self._asked: Demand | None = None  # the last demand and its chain: a decision asks for one several times
         self._answer: tuple[int, ...] = ()
-        self._means: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._alive: FloatArray = np.zeros((ROWS_START, BINS))  # S at each bin's start
+        self._areas: FloatArray = np.zeros((ROWS_START, BINS))  # its integral up to there
         self.version = 0  # of the hazards: they change only in ``rebuild``
         self.shifts_total = 0
         self.completions_total = 0
@@ -209,7 +210,9 @@ class SurvivalModel:
         rates, doubts = self.rates(running)
         self._draw(self._slope, self._intercept, rates)
         self._draw(self._doubt_slope, self._doubt_intercept, doubts)
-        self._means.clear()
+        count = len(rates)
+        self._alive[:count] = np.exp(-self._slope[:count] * EDGES[:-1] - self._intercept[:count])
+        self._areas[:count, 1:] = np.cumsum((self._alive[:count, :-1] + self._alive[:count, 1:]) * 0.5 * WIDTHS[:-1], axis=1)
         self.version += 1
 
     def rates(self, running: Iterable[Running]) -> tuple[FloatArray, FloatArray]:
@@ -276,6 +279,12 @@ class SurvivalModel:
         doubt += self._doubt_intercept.take(index)
         return hazard, doubt
 
+    def lines_in(self, row: int, tokens: FloatArray, bins: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
+        """As ``hazard_and_doubt_at``, for one class at ``tokens`` that lie in ``bins``: no search, no index to make."""
+        hazard: FloatArray = self._slope[row].take(bins) * tokens + self._intercept[row].take(bins)
+        doubt: FloatArray = self._doubt_slope[row].take(bins) * tokens + self._doubt_intercept[row].take(bins)
+        return hazard, doubt
+
     def hazard(self, row: int, tokens: float) -> float:
         """Cumulative hazard of one class at ``tokens``."""
         tokens = min(tokens, EDGE_LIST[-1])
@@ -285,14 +294,8 @@ class SurvivalModel:
     def output_tokens_expected(self, demand: Demand, cap: int) -> float:
         """Mean output length of a new request, cut at ``cap`` tokens: the integral of S, by trapezoids over the bins."""
         row = self.leaf(demand)
-        kept = self._means.get(row)
-        if kept is None:
-            alive = np.exp(-self.hazard_at(np.full(len(EDGES), row), EDGES))
-            areas = np.concatenate(([0.0], np.cumsum((alive[:-1] + alive[1:]) * 0.5 * WIDTHS)))
-            kept = self._means[row] = alive, areas
-        alive, areas = kept
         index = min(bisect_left(EDGE_LIST, cap) - 1, BINS - 1)  # the last edge below the cap
         if index < 0:
             return 0.0
-        rest = (float(alive[index]) + exp(-self.hazard(row, float(cap)))) * 0.5 * (cap - EDGE_LIST[index])
-        return float(areas[index]) + rest
+        rest = (float(self._alive[row, index]) + exp(-self.hazard(row, float(cap)))) * 0.5 * (cap - EDGE_LIST[index])
+        return float(self._areas[row, index]) + rest

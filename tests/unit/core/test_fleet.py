@@ -89,3 +89,21 @@ def test_running_requests_enter_the_estimate_now_and_then() -> None:
     assert one.model.version == version + 1
     one.rebuild_when_due(REBUILD_S + REBUILD_S_MIN * 1.1)
     assert one.model.version == version + 2
+
+
+def test_refreshing_is_spread_over_ticks_and_forced_only_when_no_tick_came() -> None:
+    one = Fleet(policy(), 0.0)
+    for index in range(16):
+        one.found(spec(f"r{index}"), 0.0)
+        lease_of(demand(f"q{index}"), one.books[f"r{index}"])
+    due_s = one.refresh_due_s_next()
+    assert 0.0 < due_s < 1.0
+    one.refresh_due(due_s)
+    refreshed = [book for book in one if book.refresh_due_s() > due_s]
+    assert 0 < len(refreshed) < 16
+    assert one.refresh_due_s_next() < due_s + 0.1
+    before = [book.refresh_due_s() for book in one]
+    one.fresh(due_s + 0.1)
+    assert [book.refresh_due_s() for book in one] == before
+    one.fresh(due_s + 10.0)
+    assert all(book.refresh_due_s() > due_s + 10.0 for book in one)

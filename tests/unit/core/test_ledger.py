@@ -184,3 +184,23 @@ def test_a_discount_is_not_remembered_with_the_curves() -> None:
     assert shared.ceiling[0] == alone.ceiling[0] - 6.0
     here.ledger.remove("a")
     assert same(here.ledger.demand_curves(candidate, 100, cache), alone)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5, 8, 13])
+def test_a_sum_some_steps_old_is_never_below_the_truth(ahead: int) -> None:
+    """Lengths known. One here at the anchor, one that came ``ahead`` steps later: until both have ended the old sum covers them."""
+    first, later = demand("a", prompt=50, cap=60), demand("b", prompt=90, cap=45)
+    here = book(knows_lengths(SurvivalModel(), first, later))
+    lease_of(first, here).placed = True
+    here.ledger.refresh(0.0)
+    here.clock.steps = float(ahead)
+    lease_of(later, here)
+    assert here.ledger.anchor_steps == 0.0
+    for step in range(ahead, ahead + 50):  # step by step: the first decodes since the anchor, the second since it was sent
+        held = 0
+        if step < 60:
+            held += -(-(50 + step) // 16)
+        if step - ahead < 45:
+            held += -(-(90 + step - ahead) // 16)
+        index = int(np.searchsorted(here.grid.ends, step, side="left"))
+        assert here.ledger.total.mean[index] >= held - 1e-3, step  # of 200 that went on to their caps one might not have
