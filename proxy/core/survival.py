@@ -210,9 +210,8 @@ class SurvivalModel:
         rates, doubts = self.rates(running)
         self._draw(self._slope, self._intercept, rates)
         self._draw(self._doubt_slope, self._doubt_intercept, doubts)
-        count = len(rates)
-        self._alive[:count] = np.exp(-self._slope[:count] * EDGES[:-1] - self._intercept[:count])
-        self._areas[:count, 1:] = np.cumsum((self._alive[:count, :-1] + self._alive[:count, 1:]) * 0.5 * WIDTHS[:-1], axis=1)
+        alive = self._alive[: len(rates)] = np.exp(np.cumsum(-rates, axis=1) + rates)
+        self._areas[: len(rates), 1:] = np.cumsum((alive[:, :-1] + alive[:, 1:]) * 0.5 * WIDTHS[:-1], axis=1)
         self.version += 1
 
     def rates(self, running: Iterable[Running]) -> tuple[FloatArray, FloatArray]:
