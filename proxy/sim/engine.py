@@ -48,6 +48,10 @@ class Engine:
         """Whether a step would do anything: requests, or one empty step to publish the last abort."""
         return bool(self._states) or self._stale
 
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a request is running or waiting here."""
+        return request_id in self._states
+
     @property
     def unfinished(self) -> int:
         """Requests running or waiting."""
@@ -262,25 +266,21 @@ class Engine:
                     self._first_output(state)
                 if computed + 1 >= state.end:
                     ended.append(state)
-        self._kv_tokens += fed_tokens
-        kv_tokens = self._kv_tokens
-        counters = self.counters
-        counters.generation_tokens += len(sampled)
+        kv_tokens = self._kv_tokens = self._kv_tokens + fed_tokens
+        self.counters.generation_tokens += len(sampled)
         for state in ended:
             self._running.remove(state)
             self._release(state)
             del self._states[state.request_id]
-            counters.finished[state.reason] += 1
-        finished = [(state.request_id, state.reason) for state in ended]
-        index = counters.steps
-        counters.steps += 1
+            self.counters.finished[state.reason] += 1
+        self.counters.steps += 1
         return StepReport(
-            index=index,
+            index=self.counters.steps - 1,
             scheduled=scheduled,
             preempted=preempted,
             admitted=admitted,
             sampled=sampled,
-            finished=finished,
+            finished=[(state.request_id, state.reason) for state in ended],
             prefill_tokens=prefill_tokens,
             decode_sequences=decode_sequences,
             kv_tokens=kv_tokens,

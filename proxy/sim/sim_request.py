@@ -53,3 +53,4 @@ class SimResult:
     end_s: float | None = None
     output_tokens: int = 0
     retry_after_s: float | None = None
+    bypassed: bool = False  # it went to the engine past whoever admits

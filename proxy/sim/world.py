@@ -3,7 +3,7 @@
 Decides nothing about admission: it lets requests arrive, steps the engines, lets scrapes and tokens travel, and keeps the books.
 Clients are open (arrivals have times) or closed (``concurrency`` of them, each sending its next request when the last one ended). A
 scrape is taken every ``scrape_s`` and arrives ``metrics_age_s`` later; ``metrics_gone_s`` is a time without any. A share of the
-requests (``bypass_ratio``) goes straight to the engines, past the admission.
+requests (``bypass_ratio``) goes straight to the engines, past the admission. What else may go wrong is in ``sim.faults``.
 
 Deterministic: equal inputs give equal results. Fails: prefill of one replica never slows the network, and clients never cancel.
 """
@@ -15,10 +15,11 @@ from itertools import count
 from typing import Protocol
 
 from proxy.core.outcome import Outcome
-from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
+from proxy.core.replica import ReplicaSpec
 from proxy.sim.admission import MODEL, Admission
 from proxy.sim.engine import Engine
-from proxy.sim.engine_requests import EngineRequest, EngineSettings, FinishReason
+from proxy.sim.engine_requests import EngineCounters, EngineRequest, EngineSettings, FinishReason
+from proxy.sim.faults import Faults, Feed
 from proxy.sim.returning import Returning, original
 from proxy.sim.sim_request import SimRequest, SimResult
 from proxy.sim.step_time import StepTimeModel
@@ -69,6 +70,7 @@ class WorldSettings:
     bypass_ratio: float = 0.0
     wait_s_max: float = 1e9
     until_s: float = 1e7
+    faults: Faults = field(default_factory=Faults)
 
 
 class World:
@@ -81,10 +83,11 @@ class World:
         self.engines = {f"r{index}": Engine(settings.engine) for index in range(settings.replicas)}
         self.results: dict[str, SimResult] = {}
         self.usage = Usage()
+        self.counters_before: list[EngineCounters] = []  # of engines that restarted
+        self._feeds = {name: Feed(name, settings.faults) for name in self.engines}
         self.dry_s: float | None = None  # when the source had no more requests: until then it was as busy as it should be
         self.dry_tokens = 0
         self._live: dict[str, SimResult] = {}
-        self._bypassing: set[str] = set()
         self._arrived = 0
         self._stepping: set[str] = set()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -95,6 +98,8 @@ class World:
         self._open = 0
         self._expected = 0  # requests that will arrive at a known time
         admission.start(self, [self._spec(name) for name in self.engines])
+        for at_s in settings.faults.restarts_s:
+            self.at(at_s, self._restart)
         for name in self.engines:
             self.at(settings.scrape_s, lambda name=name: self._scrape(name))  # type: ignore[misc]
 
@@ -161,7 +166,7 @@ class World:
         self._arrived += 1
         ratio = self.settings.bypass_ratio
         if int(self._arrived * ratio) > int((self._arrived - 1) * ratio):
-            self._bypassing.add(request.request_id)
+            result.bypassed = True
             names = list(self.engines)
             self.forward(request.request_id, names[next(self._turn) % len(names)])
             return
@@ -172,9 +177,7 @@ class World:
         result = self._live.pop(request_id)
         result.outcome, result.end_s = outcome, self.now_s
         self._open -= 1
-        if request_id in self._bypassing:
-            self._bypassing.discard(request_id)
-        elif result.forwarded_s is not None:
+        if result.forwarded_s is not None and not result.bypassed:
             self.admission.ended(request_id, result.output_tokens, natural=natural)
         following = self._following(result)
         if following is not None:
@@ -215,39 +218,46 @@ class World:
     # ---- metrics
 
     def _scrape(self, name: str) -> None:
-        settings = self.settings
-        sampled_s = self.now_s
+        settings, sampled_s = self.settings, self.now_s
         gone_from_s, gone_until_s = settings.metrics_gone_s
-        if not gone_from_s <= sampled_s < gone_until_s:
-            sample = ReplicaSample(name, sampled_s, (self._sample(self.engines[name]),))
-            self.at(sampled_s + settings.metrics_age_s, lambda: self.admission.observe(sample))
+        if gone_from_s <= sampled_s < gone_until_s or settings.faults.down(sampled_s):
+            self._feeds[name].failed()
+        else:
+            engine, age_s = self.engines[name], settings.metrics_age_s
+            sample = self._feeds[name].sample(engine.gauges, engine.counters, sampled_s, age_s=age_s)
+            self.at(sampled_s + age_s, lambda: self.admission.observe(sample))
         self.at(sampled_s + settings.scrape_s, lambda: self._scrape(name))
-
-    @staticmethod
-    def _sample(engine: Engine) -> EngineSample:
-        gauges, counters = engine.gauges, engine.counters
-        return EngineSample(
-            engine="0",
-            kv_usage_ratio=gauges.usage_ratio,
-            running=gauges.running,
-            waiting=gauges.waiting,
-            preemptions_total=counters.preemptions_exposed,
-            prompt_tokens_total=counters.prompt_tokens,
-            generation_tokens_total=counters.generation_tokens,
-            prefix_queries_tokens_total=counters.prefix_queries,
-            prefix_hits_tokens_total=counters.prefix_hits,
-        )
 
     # ---- engines
 
     @property
+    def counters(self) -> list[EngineCounters]:
+        """Of all engines, those that are over included."""
+        return self.counters_before + [engine.counters for engine in self.engines.values()]
+
+    @property
     def tokens(self) -> int:
         """Output tokens generated so far."""
-        return sum(engine.counters.generation_tokens for engine in self.engines.values())
+        return sum(counters.generation_tokens for counters in self.counters)
+
+    def _restart(self) -> None:
+        """Every engine loses what it holds and comes back empty; its requests are lost."""
+        lost = [name for name in self._live if any(name in engine for engine in self.engines.values())]
+        self.counters_before += [engine.counters for engine in self.engines.values()]
+        self.engines = {name: Engine(self.settings.engine) for name in self.engines}
+        self._stepping.clear()
+
+        def tell() -> None:
+            for request_id in lost:
+                self._ended(request_id, Outcome.UPSTREAM_FAILED, natural=False)
+
+        self.at(self.now_s + self.settings.faults.lost_s, tell)
+        for name in self.engines:
+            self.at(self.now_s + self.settings.faults.down_s, lambda name=name: self._wake(name))  # type: ignore[misc]
 
     def _wake(self, name: str) -> None:
         engine = self.engines[name]
-        if name in self._stepping or not engine.has_work:
+        if name in self._stepping or not engine.has_work or self.settings.faults.down(self.now_s):
             return
         self._stepping.add(name)
         report = engine.step()
@@ -255,6 +265,8 @@ class World:
         self.usage.add(name, self.now_s, duration_s, report.used_blocks / engine.usable_blocks, queued=self.admission.queued)
 
         def done() -> None:
+            if engine is not self.engines[name]:
+                return  # the engine died in the middle of it
             self._stepping.discard(name)
             self._tokens(report.sampled, report.finished)
             self._wake(name)

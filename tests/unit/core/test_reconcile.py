@@ -52,12 +52,43 @@ def test_bias_goes_down_to_zero_and_no_further() -> None:
     assert one.bias_blocks == 0.0
 
 
-def test_foreign_traffic_takes_room_faster_than_it_gives_it_back() -> None:
-    up, down = Reconciler(), settled(10.0)
-    up.compare(10.0, 0.0, 0.0, frozen=False)
-    before = down.bias_blocks
-    down.compare(0.0, 0.0, 0.0, frozen=False)
-    assert up.bias_blocks > before - down.bias_blocks > 0.0
+def test_foreign_traffic_takes_room_at_once_and_gives_it_back_when_two_scrapes_agree() -> None:
+    up, down = settled(20.0), settled(20.0)
+    up.compare(30.0, 0.0, 0.0, frozen=False)
+    assert up.bias_blocks > 20.0 + 0.5 * 10.0
+    down.compare(10.0, 0.0, 0.0, frozen=False)
+    assert down.bias_blocks == pytest.approx(20.0, abs=1e-3)
+    down.compare(10.0, 0.0, 0.0, frozen=False)
+    assert 10.0 < down.bias_blocks < 20.0
+
+
+def test_the_first_comparison_takes_all_that_is_there() -> None:
+    """A proxy that starts before a busy engine must not fill the pool a second time while its bias creeps up."""
+    one = Reconciler()
+    one.compare(80.0, 10.0, 20.0, frozen=True)
+    assert one.bias_blocks == 60.0
+
+
+@pytest.mark.parametrize("odd", [0.0, 100.0])
+def test_one_odd_reading_leaves_nothing_behind(odd: float) -> None:
+    one = settled(20.0)
+    spread = one.sigma_blocks(100, 0.0, 5.0)
+    one.compare(odd, 0.0, 0.0, frozen=False)
+    assert one.bias_blocks >= 20.0 - 1e-3, "a single reading never makes room"
+    one.compare(20.0, 0.0, 0.0, frozen=False)
+    assert one.bias_blocks == pytest.approx(20.0, abs=1e-3)
+    if odd > 20.0:
+        assert one.sigma_blocks(100, 0.0, 5.0) == pytest.approx(spread, abs=1e-2)
+
+
+def test_a_rise_that_the_next_scrape_bears_out_stays() -> None:
+    one = settled(20.0)
+    one.compare(60.0, 0.0, 0.0, frozen=False)
+    risen = one.bias_blocks
+    one.compare(50.0, 0.0, 0.0, frozen=False)
+    assert one.bias_blocks == risen, "one scrape below it is no reason to go down"
+    one.compare(50.0, 0.0, 0.0, frozen=False)
+    assert 45.0 < one.bias_blocks < risen
 
 
 def test_frozen_gives_nothing_back_and_still_sees_more() -> None:
