@@ -9,6 +9,7 @@ Fails: as its parts do; each says how in its own header.
 from dataclasses import dataclass
 from math import exp, inf
 
+from proxy.core.calibration import Calibration
 from proxy.core.curves import Curves, Newcomers
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
@@ -63,6 +64,7 @@ class Book:
         self.clock = StepClock(now_s)
         self.reconciler = Reconciler()
         self.feedback = feedback
+        self.calibration = Calibration(self.grid)
         self.saturation = Saturation(spec.sequences_max, self.ledger, spec.usable_blocks)
         self.phase = ReplicaPhase.SERVING
         self.measured_blocks: float | None = None
@@ -93,6 +95,7 @@ class Book:
         else:
             self.ledger.rows.read()
         self.ledger.reforecast(self.clock.steps)
+        self.calibration.look(self.ledger)
         self._refreshed_s = now_s
 
     def refresh_s(self) -> float:
@@ -232,6 +235,7 @@ class Book:
         ours = bool(self.ledger.leases) or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
         if preemptions and ours:  # of traffic that bypasses us they say nothing about our margin
             self.feedback.preempted(preemptions, now_s)
+        self.feedback.load(self.ledger.sequences, self.calibration.scale, kv_limited=self.kv_limited)
         if self.clock.due(now_s):
             self.clock.advance(now_s, self.ledger.look())
         self._infer_placement(engine, now_s)

@@ -7,12 +7,12 @@ Formula. A prior from two figures of the load, and an integral correction by out
     delta += STEP * victims of a cluster (at most CLUSTER_MAX)                     when the engine preempts
     delta -= STEP * aim                                        for each completion while KV limited admission
 
-``n`` is how many sequences are in flight, ``rho`` the share of what a request holds at its end that it had not been admitted with (output
-tokens over prompt and output tokens), ``aim`` a share of the policy's target. Why: a full pool gets about one chance to overflow for each
-turnover of its n sequences, which overflows with probability 1 - PHI(z) and then preempts the more victims the faster the others grow
-while nobody ends: ``kappa`` victims per turnover and unit of that probability, 0.3 where prompts rule (rho 0.04), 1 for chat
-(0.25), 12 for long reasoning (0.85), alike on small and large pools. ``calibration`` is what past forecasts were really off by
-(``core.calibration``). The correction rests where preemptions per completion equal the aim.
+``n`` is how many sequences are in flight when the pool is full, ``rho`` the share of what a request holds at its end that it had not
+been admitted with (output tokens over prompt and output tokens), ``aim`` a share of the policy's target. Why: a full pool gets about
+one chance to overflow for each turnover of its n sequences, which overflows with probability 1 - PHI(z) and then preempts the more
+victims the faster the others grow while nobody ends: ``kappa`` victims per turnover and unit of that probability, 0.3 where prompts
+rule (rho 0.04), 1 for chat (0.25), 12 for long reasoning (0.85), alike on small and large pools. ``calibration`` is what past forecasts
+were really off by (``core.calibration``). The correction rests where preemptions per completion equal the aim.
 
 Anti-windup: only completions that fell while admission was limited by KV relax, and delta never takes z beyond its limits. A cluster is
 one piece of evidence however many victims it has, so it counts no more than ``CLUSTER_MAX``. Several preemptions in one scrape are a
@@ -36,7 +36,7 @@ OVERFLOW_MIN, OVERFLOW_MAX = 3e-4, 0.5
 BURST_PREEMPTIONS = 3
 BURST_PAUSE_S = 1.0
 REQUESTS_KEPT = 200.0  # rho is of about so many completions
-SEQUENCES_KEEP = 0.95
+SEQUENCES_KEEP = 0.95  # per scrape
 
 NORMAL = NormalDist()
 
@@ -71,11 +71,15 @@ class Feedback:
         overflow = AIM_RATIO * self.target_ratio * max(1.0, self._sequences) / kappa
         return NORMAL.inv_cdf(1.0 - min(max(overflow, OVERFLOW_MIN), OVERFLOW_MAX))
 
-    def in_flight(self, sequences: int) -> None:
-        """Take in how many sequences hold blocks or will."""
-        if not self._sequences:
-            self._sequences = float(sequences)
-        self._sequences += (1.0 - SEQUENCES_KEEP) * (sequences - self._sequences)
+    def load(self, sequences: int, calibration: float, *, kv_limited: bool) -> None:
+        """Take in, once for each scrape, how many sequences hold blocks or will, and what forecasts were off by.
+
+        ``n`` is that of a full pool: sequences of one with room to spare count only where they are more than were known.
+        """
+        self.calibration = calibration
+        if kv_limited or sequences > self._sequences:
+            keep = SEQUENCES_KEEP if self._sequences else 0.0
+            self._sequences = keep * self._sequences + (1.0 - keep) * sequences
         self._settle()
 
     def completed(self, prompt_tokens: float, output_tokens: float, *, kv_limited: bool) -> None:

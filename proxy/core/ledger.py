@@ -76,7 +76,7 @@ class Ledger:
         self._grid = grid
         self._shared = SharedDemand(self.rows, shape, len(grid))
         self._unplaced: dict[str, Lease] = {}
-        self._sums = np.zeros((4, len(grid)))
+        self.sums = np.zeros((4, len(grid)))  # as ``totals``, were no block shared
         self.totals = np.zeros((4, len(grid)))  # mean, variance, ceiling and common of everything here
         self.ended: deque[tuple[float, float]] = deque(maxlen=ENDED_MAX)  # (when, blocks held) of the last leases that ended
 
@@ -153,7 +153,7 @@ class Ledger:
             self._shared.add(row, demand, part)
         self.leases[lease.lease_id] = self._unplaced[lease.lease_id] = lease
         self.sequences += demand.sequences
-        self._sums += curves[:, 0] if len(demand.parts) == 1 else curves.sum(axis=1)
+        self.sums += curves[:, 0] if len(demand.parts) == 1 else curves.sum(axis=1)
         self._sum_up()
 
     def remove(self, lease_id: str, now_s: float | None = None) -> Lease | None:
@@ -168,9 +168,9 @@ class Ledger:
             self.ended.append((now_s, self.blocks_at(demand, tokens)))
         self.sequences -= demand.sequences
         if self.leases:
-            self._sums -= self.rows.curves[:, lease.rows].sum(axis=1)
+            self.sums -= self.rows.curves[:, lease.rows].sum(axis=1)
         else:
-            self._sums[:] = 0.0  # nothing is left of rounding either
+            self.sums[:] = 0.0  # nothing is left of rounding either
         for row, part in zip(lease.rows, demand.parts, strict=True):
             self._shared.remove(row, part)
         self.rows.free(lease.rows)
@@ -186,7 +186,7 @@ class Ledger:
     def _sum_up(self, *, refreshed: bool = False) -> None:
         """Totals over rows, without what shared runs would count too often."""
         self._shared.recount(force=refreshed)
-        self.totals = self._sums - self._shared.doubled
+        self.totals = self.sums - self._shared.doubled
         self.changes += 1
 
     def refresh(self, steps_now: float) -> None:
@@ -221,7 +221,7 @@ class Ledger:
         curves.common *= apart(curves.common.sum(axis=1), states.classes)
         for plane, curve in enumerate(curves.arrays()):
             rows.curves[plane, every] = curve
-            curve.sum(axis=0, out=self._sums[plane])
+            curve.sum(axis=0, out=self.sums[plane])
         rows.alive[every] = living
         steps, blocks, reach = cap_ends(states, self.model, self.shape)
         rows.cap_ends[:, every] = steps, blocks * reach

@@ -15,7 +15,7 @@ def loaded(sequences: int, prompt: float, output: float, one: Feedback | None = 
     for _ in range(50):
         one.completed(prompt, output, kv_limited=False)
     for _ in range(200):
-        one.in_flight(sequences)
+        one.load(sequences, 1.0, kv_limited=True)
     return one
 
 
@@ -85,9 +85,20 @@ def test_the_start_lies_within_the_limits(z_min: float, z_max: float) -> None:
 
 def test_forecasts_that_were_off_widen_the_margin() -> None:
     one, other = loaded(30, 300, 1000), loaded(30, 300, 1000)
-    other.calibration = 1.3
-    other.in_flight(30)
+    other.load(30, 1.3, kv_limited=True)
     assert other.z == pytest.approx(1.3 * one.z, abs=0.01)
+
+
+def test_sequences_of_a_pool_with_room_do_not_count() -> None:
+    """A quiet hour must not make the next rush start with the margin of a small pool."""
+    one = loaded(150, 340, 1840)
+    z = one.z
+    for _ in range(1000):
+        one.load(2, 1.0, kv_limited=False)
+    assert one.z == z
+    for _ in range(1000):
+        one.load(29, 1.0, kv_limited=True)
+    assert one.z > z + 0.3
 
 
 def test_only_a_burst_pauses() -> None:
