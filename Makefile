@@ -2,13 +2,14 @@
 # demo     the point of kvgate in two minutes: the same load without and with it
 # test     lint, types, floors and the default tests
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
+# bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
 # lint     ruff, mypy, import floors
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-vllm lint fix
+.PHONY: install demo test test-vllm bench-admission lint fix
 
 install: $(STAMP)
 
@@ -38,3 +39,7 @@ test: lint
 test-vllm: $(STAMP)
 	tests/vllm/setup.sh
 	$(BIN)/python -m pytest -q -m vllm tests/vllm
+
+bench-admission: $(STAMP)
+	$(BIN)/python -m pip install -q -c constraints.txt --group bench
+	$(BIN)/python -m tests.bench.admission $(ARGS)

@@ -15,11 +15,11 @@ from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.workloads import Trace, load_workload
 from proxy.sim.world import Listed, World, WorldSettings
+from tests.bench.prefix_hits import ceiling, hit_ratio, imbalance
 
 BLOCK = 512
 DATA = os.environ.get("KVGATE_TEST_DATA")
 PATIENT = Policy(queue=Queue(requests_max=1_000_000, tokens_max=10_000_000_000))
-WORK_TOKENS_PER_SEQUENCE_STEP = 0.04 / 0.03  # a decoding sequence costs as much as these prefill tokens (``sim.step_time``)
 
 
 def world(
@@ -28,32 +28,6 @@ def world(
     engine = EngineSettings(num_gpu_blocks=blocks + 1, block_size=BLOCK, max_model_len=200 * 1024, max_num_batched_tokens=8192)
     settings = WorldSettings(replicas=replicas, engine=engine, metrics_age_s=age_s, scrape_s=max(0.5, age_s))
     return World(settings, admission, Listed(requests)).run()
-
-
-def hit_ratio(one: World) -> float:
-    counters = [engine.counters for engine in one.engines.values()]
-    return sum(each.prefix_hits for each in counters) / sum(each.prefix_queries for each in counters)
-
-
-def imbalance(one: World) -> float:
-    """The most loaded replica's work over the mean: prefill done and sequences decoded, in tokens of prefill."""
-    work = [
-        each.counters.prefix_queries - each.counters.prefix_hits + WORK_TOKENS_PER_SEQUENCE_STEP * each.counters.generation_tokens
-        for each in one.engines.values()
-    ]
-    return max(work) / (sum(work) / len(work))
-
-
-def ceiling(requests: list[SimRequest]) -> float:
-    """Hit ratio of one endless cache, a request at a time."""
-    seen: set[int] = set()
-    hits = tokens = 0
-    for one in requests:
-        usable = one.block_hashes[: (one.prompt_tokens - 1) // BLOCK]
-        hits += next((index for index, block in enumerate(usable) if block not in seen), len(usable)) * BLOCK
-        tokens += one.prompt_tokens
-        seen.update(one.block_hashes)
-    return hits / tokens
 
 
 def sessions(count: int, turns: int, *, named: bool) -> list[SimRequest]:
@@ -100,7 +74,7 @@ def test_an_overloaded_warm_replica_is_left() -> None:
     requests = [SimRequest(f"q{index}", 20 * BLOCK + 40, 400, 400, 0.02 * index, block_hashes=shared) for index in range(200)]
     one = world(requests, GateAdmission(PATIENT), replicas=4)
     assert imbalance(one) <= 1.25
-    assert hit_ratio(one) >= 0.9 * ceiling(requests)
+    assert hit_ratio(one) >= 0.9 * ceiling(requests, BLOCK)
 
 
 @pytest.mark.parametrize("proxies", [1, 4])
@@ -121,6 +95,6 @@ def test_real_prompts_hit_nine_tenths_of_what_an_endless_cache_would(kind: str) 
     assert isinstance(trace, Trace)
     requests = list(islice(trace.scaled(3.0).arrivals(), 600))  # at the recorded rate these engines have little to do
     gated, turns = world(requests, GateAdmission(PATIENT)), world(requests, PlainForwarding())
-    assert hit_ratio(gated) >= 0.9 * ceiling(requests)
+    assert hit_ratio(gated) >= 0.9 * ceiling(requests, BLOCK)
     assert imbalance(gated) <= 1.25
-    assert hit_ratio(turns) < 0.5 * ceiling(requests)
+    assert hit_ratio(turns) < 0.5 * ceiling(requests, BLOCK)

@@ -16,7 +16,7 @@ from proxy.sim.baselines.routing import (
     ScoredByMetrics,
 )
 from proxy.sim.baselines.rule import Everything, Rule
-from proxy.sim.baselines.rules import KvThreshold, OwnThreshold, ReserveMax, StaticCap, UtilizationDetector
+from proxy.sim.baselines.rules import KvThreshold, LearnedThreshold, OwnThreshold, ReserveMax, StaticCap, UtilizationDetector
 from proxy.sim.baselines.sglang_ratio import NewTokenRatio
 
 
@@ -50,6 +50,11 @@ BASELINES = {
     "threshold": Baseline("while the last scraped KV usage is below X", lambda text: KvThreshold(float(text)), "0.9"),
     "threshold-own": Baseline(
         "the same plus own prompts not placed when it was scraped", lambda text: OwnThreshold(float(text)), "0.9"
+    ),
+    "threshold-learned": Baseline(
+        "threshold-own whose level, at first X, follows the engine's preemptions",
+        lambda text: LearnedThreshold(float(text)),
+        "0.9",
     ),
     "llm-d": Baseline(
         "llm-d's utilization detector; a scrape is stale after S seconds",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from proxy.sim.baselines.rule import Rule
-from proxy.sim.baselines.views import Offer, ReplicaView
+from proxy.sim.baselines.views import Offer, Placed, ReplicaView
 
 
 class StaticCap(Rule):
@@ -46,6 +46,49 @@ class OwnThreshold(KvThreshold):
             if placed.unplaced_at(replica.sampled_s)
         )
         return replica.kv_usage_ratio + unplaced / replica.spec.usable_blocks < self.ratio
+
+
+class LearnedThreshold(OwnThreshold):
+    """Feedback without a forecast: ``threshold-own`` whose level, per replica, follows the engine's preemptions by an integral law.
+
+        level -= STEP * victims of a scrape (at most VICTIMS_MAX)
+        level += STEP * AIM                              for each completion while somebody was held for it
+
+    It rests where preemptions per completion equal ``AIM``, the same as ``core.feedback`` aims at. Fails: it only acts after the fact,
+    and a level that suits the mix of the last minute says nothing of the next one.
+    """
+
+    STEP = 0.01  # of the pool: half a sequence of a small one
+    AIM = 0.7 * 5.0 / 1000.0
+    VICTIMS_MAX = 3
+    LEVEL_MIN, LEVEL_MAX = 0.3, 1.0
+
+    def start(self, replicas: Sequence[ReplicaView], seed: int) -> None:
+        """Every replica begins at the same level."""
+        del seed
+        self.levels = {replica.spec.name: self.ratio for replica in replicas}
+        self._held = dict.fromkeys(self.levels, False)
+
+    def fits(self, offer: Offer, replica: ReplicaView, now_s: float) -> bool:
+        """By the replica's own level."""
+        self.ratio = self.levels[replica.spec.name]
+        found = super().fits(offer, replica, now_s)
+        self._held[replica.spec.name] = not found
+        return found
+
+    def ended(self, placed: Placed, replica: ReplicaView) -> None:
+        """Relax, where the level is what limits."""
+        del placed
+        if self._held[replica.spec.name]:
+            self._move(replica, self.STEP * self.AIM)
+
+    def scraped(self, replica: ReplicaView, preemptions: float) -> None:
+        """Tighten."""
+        self._move(replica, -self.STEP * min(preemptions, self.VICTIMS_MAX))
+
+    def _move(self, replica: ReplicaView, by: float) -> None:
+        level = self.levels[replica.spec.name] + by
+        self.levels[replica.spec.name] = min(max(level, self.LEVEL_MIN), self.LEVEL_MAX)
 
 
 class UtilizationDetector(Rule):
