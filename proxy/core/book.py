@@ -229,8 +229,7 @@ class Book:
         if engine is None:
             return 0
         preemptions = self._count_deltas(engine, sample.sampled_s)
-        self.scrapes += 1
-        self.waiting, self.running = engine.waiting, engine.running
+        self.scrapes, self.waiting, self.running = self.scrapes + 1, engine.waiting, engine.running
         since_s = (sample.sampled_s if sample.asked_s is None else sample.asked_s) - LAG_STEPS / self.clock.rate_per_s
         ours = bool(self.ledger.leases) or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
         if preemptions and ours:  # of traffic that bypasses us they say nothing about our margin
