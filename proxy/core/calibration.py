@@ -27,8 +27,8 @@ from proxy.core.ledger import Lease, Ledger
 
 HORIZONS_STEPS = (64.0, 256.0, 1024.0)
 EVERY_STEPS = 64.0
-ERRORS_KEPT = 24.0
-ERRORS_PRIOR = 12.0
+ERRORS_KEPT = 48.0
+ERRORS_PRIOR = 24.0
 SCALE_MAX = 2.0
 SIGMA_BLOCKS_MIN = 2.0  # rounding to blocks alone is off by as much
 

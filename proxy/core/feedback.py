@@ -11,7 +11,7 @@ Formula. A prior from two figures of the load, and an integral correction by out
 been admitted with (output tokens over prompt and output tokens), ``aim`` a share of the policy's target. Why: a full pool gets about
 one chance to overflow for each turnover of its n sequences, which overflows with probability 1 - PHI(z) and then preempts the more
 victims the faster the others grow while nobody ends: ``kappa`` victims per turnover and unit of that probability, 0.3 where prompts
-rule (rho 0.04), 1 for chat (0.25), 12 for long reasoning (0.85), alike on small and large pools. ``calibration`` is what past forecasts
+rule (rho 0.04), 1 for chat (0.25), 17 for long reasoning (0.84), alike on small and large pools. ``calibration`` is what past forecasts
 were really off by (``core.calibration``). The correction rests where preemptions per completion equal the aim.
 
 Anti-windup: only completions that fell while admission was limited by KV relax, and delta never takes z beyond its limits. A cluster is
@@ -31,7 +31,7 @@ CLUSTER_MAX = 3
 CLUSTER_S = 2.0
 Z_START = 2.5  # until something has completed; the caps rule then anyway
 KAPPA = 0.28
-KAPPA_GROWTH = 4.3
+KAPPA_GROWTH = 4.9
 OVERFLOW_MIN, OVERFLOW_MAX = 3e-4, 0.5
 BURST_PREEMPTIONS = 3
 BURST_PAUSE_S = 1.0
@@ -88,7 +88,7 @@ class Feedback:
         self._output_tokens = keep * self._output_tokens + output_tokens
         self._tokens = keep * self._tokens + prompt_tokens + output_tokens
         if kv_limited:
-            self.delta -= STEP * AIM_RATIO * self.target_ratio
+            self._move(-STEP * AIM_RATIO * self.target_ratio)
         self._settle()
 
     def preempted(self, count: int, now_s: float) -> None:
@@ -99,13 +99,21 @@ class Feedback:
         self._cluster_s = now_s
         counted = min(count, CLUSTER_MAX - self._cluster)
         self._cluster += counted
-        self.delta += STEP * counted
+        self._move(STEP * counted)
         if count >= BURST_PREEMPTIONS:
             self.burst_until_s = now_s + BURST_PAUSE_S
         self._settle()
 
+    def _start(self) -> float:
+        return self.prior() * self.calibration
+
+    def _move(self, step: float) -> None:
+        """Correct delta, but no further than to where z meets its limit."""
+        start = self._start()
+        if step > 0.0:
+            self.delta = max(self.delta, min(self.delta + step, self.z_max - start))
+        else:
+            self.delta = min(self.delta, max(self.delta + step, self.z_min - start))
+
     def _settle(self) -> None:
-        """Bring z up to date, and delta back where it would take z beyond its limits."""
-        start = self.prior() * self.calibration
-        self.delta = min(max(self.delta, self.z_min - start), self.z_max - start)
-        self.z = start + self.delta
+        self.z = min(max(self._start() + self.delta, self.z_min), self.z_max)
