@@ -64,10 +64,13 @@ def test_who_returns_when_told_is_served() -> None:
     assert served / len(comings) >= 0.75, f"{served} of {len(comings)}; seed 7"
 
 
-def start_of_the_long_one(seed: int) -> float:
-    """When a prompt of 32k tokens starts that comes among short ones of known lengths that never cease. Steps are of even length."""
+def start_of_the_long_one(seed: int, cap: int | None) -> float:
+    """When a prompt of 32k tokens starts that comes among short ones that never cease. Steps are of even length.
+
+    ``cap`` is that of the short ones; None: each has its own length, so that lengths are known.
+    """
     rng = random.Random(seed)
-    small = lognormal(rng, 400, length_max=600)
+    small = lognormal(rng, 200, cap=cap, length_max=600)
     workload = [
         SimRequest(f"s{i}", one.prompt_tokens, one.output_tokens, one.output_tokens_max, 0.08 * i) for i, one in enumerate(small)
     ]
@@ -75,15 +78,21 @@ def start_of_the_long_one(seed: int) -> float:
     workload.append(head)
     workload.sort(key=lambda one: one.arrival_s)
     engine = EngineSettings(num_gpu_blocks=2301, block_size=16, max_model_len=36_864)
-    result = play(WorldSettings(engine=engine, step_time=EVEN_STEPS), workload).results["long"]
-    assert result.forwarded_s is not None
+    result = play(WorldSettings(engine=engine, step_time=EVEN_STEPS, until_s=14.0), workload).results["long"]
+    assert result.forwarded_s is not None, f"seed {seed}, cap {cap}: it has not started by 14 s"
     return result.forwarded_s
 
 
-def test_a_long_prompt_starts_no_later_than_strict_fifo_would_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cap", [None, 1500], ids=["known lengths", "unknown lengths"])
+@pytest.mark.parametrize("seed", [3, 4, 5, 6])
+def test_a_long_prompt_starts_no_later_than_strict_fifo_would_start_it(
+    seed: int, cap: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Going ahead of it is allowed to those only who do not delay it: against a queue in which nobody may, but for the grid's 16 steps."""
-    easy_s = start_of_the_long_one(seed=3)
+    easy_s = start_of_the_long_one(seed, cap)
     monkeypatch.setattr(placement, "BACKFILL_DEPTH", 0)
-    strict_s = start_of_the_long_one(seed=3)
+    strict_s = start_of_the_long_one(seed, cap)
     assert strict_s > 8.5, "it did not have to wait"
-    assert easy_s <= strict_s + 17 * EVEN_STEPS.base_s, f"EASY {easy_s:.2f} s, strict FIFO {strict_s:.2f} s; seed 3"
+    assert easy_s <= strict_s + 17 * EVEN_STEPS.base_s, (
+        f"EASY {easy_s:.2f} s, strict FIFO {strict_s:.2f} s; seed {seed}, cap {cap}"
+    )

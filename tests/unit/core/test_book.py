@@ -241,6 +241,24 @@ def test_a_head_starts_when_who_is_here_has_ended() -> None:
     assert 0 < start[1] <= 100 - 44  # at most what the head leaves once it is alone
 
 
+def test_beside_a_head_of_unknown_neighbours_nothing_is_spare_until_they_have_ended_for_certain() -> None:
+    """It may start as soon as the mean says, long before the caps do; what others might still hold then is not given away."""
+    head = demand("h", prompt=641, cap=64)
+    model = knows_lengths(SurvivalModel(), head)
+    for length in range(300):
+        model.learn(demand(prompt=200, cap=1200), 20.0 + length % 150, natural=True)
+    model.rebuild([])
+    here = book(model, usable=100)
+    for index in range(4):
+        lease_of(demand(f"q{index}", prompt=200, cap=1200), here).placed = True
+    here.ledger.refresh(0.0)
+    assert not here.verdict(head, 0.0).fits
+    start = earliest_start(here, here.verdict(head, 0.0).curves, 0.0)
+    assert start is not None
+    assert start[0] < 200
+    assert start[1] == 0.0
+
+
 def test_who_would_still_be_there_takes_of_the_spare_and_who_is_gone_by_then_does_not() -> None:
     brief, long_one = demand("b", prompt=100, cap=30), demand("l", prompt=800, cap=600)
     here = book(knows_lengths(SurvivalModel(), brief, long_one), usable=100)
