@@ -207,6 +207,7 @@ class ReplicaState:
     running: int | None = None
     waiting: int | None = None
     preemptions_total: int = 0
+    cache_recoveries_total: int = 0
     sample_age_s: float | None = None
     steps_per_s: float | None = None
     step_s: float | None = None  # forecast of a step at this moment's load, prefill aside; None: nothing measured yet

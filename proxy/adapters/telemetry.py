@@ -102,6 +102,11 @@ class _StateCollector(Collector):
         totals = (
             ("kvgate_replica_preemptions", "Preemptions as the engine counts them", "preemptions_total"),
             (
+                "kvgate_replica_cache_recoveries",
+                "Times that a lost prefix cache had to be brought back",
+                "cache_recoveries_total",
+            ),
+            (
                 "kvgate_replica_prefix_expected_tokens",
                 "Prompt tokens expected in its prefix cache when they were sent",
                 "prefix_hit_tokens_expected_total",

@@ -144,8 +144,7 @@ class Book:
         """Whether ``demand`` fits now. ``cache`` is the waiting request's own."""
         cap = self.output_tokens_max(demand)
         curves = self.ledger.demand_curves(demand, cap, cache, ahead_steps=self.ahead_steps(now_s))
-        peak = self.peak_blocks(curves, now_s)
-        headroom = (self.spec.usable_blocks - peak) / max(1, self.spec.usable_blocks)
+        headroom = (self.spec.usable_blocks - self.peak_blocks(curves, now_s)) / max(1, self.spec.usable_blocks)
         return Verdict(self.binding(demand, headroom, now_s), headroom, curves)
 
     def binding(self, demand: Demand, headroom_ratio: float, now_s: float, cached_tokens: float = 0.0) -> Binding:
@@ -238,7 +237,7 @@ class Book:
         if self.clock.due(now_s):
             self.clock.advance(now_s, self.ledger.look())
         self._infer_placement(engine, now_s)
-        self.saturation.observe(engine, now_s, sample.sampled_s)
+        self.saturation.observe(engine, now_s, sample.sampled_s, held_for_kv=self.kv_limited)
         if engine.kv_usage_ratio is not None:
             self.measured_blocks = self._used_blocks(engine.kv_usage_ratio)
             self._compare(engine, now_s, sample.sampled_s, since_s)

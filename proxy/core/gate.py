@@ -154,11 +154,10 @@ class Gate:
         entry.may_wait = self.queue.exceeds(demand) is None
         entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
         self.placement.burst.arrived(now_s)
-        if not len(self.queue):
-            choice = self.placement.choose(entry, self.fleet.fresh(now_s), now_s, contended=False)
-            if isinstance(choice, Choice):
-                self._reserve(choice, now_s, effects)
-                return
+        choice = self.placement.at_once(entry, self.fleet.fresh(now_s), now_s)
+        if choice is not None:
+            self._reserve(choice, now_s, effects)
+            return
         self._enqueue(entry, books, now_s, effects)
 
     def _entry(self, event: Arrive, book: Book, now_s: float) -> Waiting:

@@ -98,6 +98,16 @@ class Placement:
         bank = next(bank for bank in self.banks(pool) if model in bank.models)
         return bank.own_curves(entry.demand, now_s, entry.curves)[0]
 
+    def at_once(self, entry: Waiting, pool: list[Book], now_s: float) -> Choice | None:
+        """Where one who arrives goes without waiting: nobody else waits, or a replica must get its cache back and it is warm there."""
+        if len(self.queue) and not any(book.saturation.guard.recovering for book in pool):
+            return None
+        choice = self.choose(entry, pool, now_s, contended=bool(len(self.queue)))
+        if isinstance(choice, Blocked):
+            return None
+        warm = choice.book.saturation.guard.prefers(choice.verdict.cached_tokens / entry.demand.prompt_tokens)
+        return choice if warm or not len(self.queue) else None
+
     def next_choice(self, pool: list[Book], now_s: float) -> Choice | None:
         """The next admission to make, or None when nobody can go now."""
         return next(self.choices(pool, now_s), None)

@@ -22,6 +22,7 @@ from math import inf
 
 from proxy.core.demand import Demand
 from proxy.core.ledger import Ledger
+from proxy.core.metastability import MetastabilityGuard
 from proxy.core.replica import EngineSample
 from proxy.core.step_time import StepTime, StepWindow
 from proxy.core.step_watch import KV_SPARE_RATIO, StepWatch
@@ -49,6 +50,7 @@ class Binding(StrEnum):
     ENGINE_QUEUE = "engine_queue"
     PACING = "pacing"
     BURST = "preemption_burst"
+    RECOVERY = "cache_recovery"
     WEDGED = "wedged"
     UNAVAILABLE = "unavailable"
 
@@ -62,6 +64,7 @@ class Saturation:
         self.step_time = StepTime()
         self.targets = Targets()
         self.wedge = Wedge()
+        self.guard = MetastabilityGuard()
         self._ledger = ledger
         self._usable_blocks = usable_blocks
         self._ceiling: tuple[int, float] | None = None
@@ -70,6 +73,7 @@ class Saturation:
         self._debt = 0.0
         self._debt_ended = 0
         self._unexpected = 0
+        self._measured_ratio = 0.0
         self._running_last: int | None = None
         self._steps = StepWatch(ledger, usable_blocks)
 
@@ -77,6 +81,8 @@ class Saturation:
         """The engine restarted, perhaps with other settings. How fast the machine is remains known."""
         self.targets.clear()
         self.wedge = Wedge()
+        self.guard = MetastabilityGuard()
+        self._measured_ratio = 0.0
         self.step_time.interrupted()
         self._steps.forget()
         self.sequences_floor, self._ceiling, self._waiting_samples = 0, None, 0
@@ -84,8 +90,11 @@ class Saturation:
 
     # ---- what the engine says
 
-    def observe(self, sample: EngineSample, now_s: float, sampled_s: float) -> None:
-        """Take in one engine's gauges and counters of the instant ``sampled_s``."""
+    def observe(self, sample: EngineSample, now_s: float, sampled_s: float, *, held_for_kv: bool = False) -> None:
+        """Take in one engine's gauges and counters of the instant ``sampled_s``; ``held_for_kv``: somebody waits here for its blocks."""
+        self.guard.observe(sample, sampled_s, held_for_kv=held_for_kv)
+        if sample.kv_usage_ratio is not None:
+            self._measured_ratio = sample.kv_usage_ratio
         streamed = sum(lease.output_tokens for lease in self._ledger.leases.values())
         self.wedge.observe(sample, sampled_s, leases=len(self._ledger.leases), streamed_tokens=streamed)
         backlog = self.backlog_tokens(now_s)
@@ -200,7 +209,15 @@ class Saturation:
             return Binding.PREFILL
         if held and self._tpot_binds(demand):
             return Binding.TPOT
+        if held and self.guard.recovering and self._keeps_cool(demand, cached_tokens):
+            return Binding.RECOVERY
         return Binding.NONE
+
+    def _keeps_cool(self, demand: Demand, cached_tokens: float) -> bool:
+        """Whether the request is to wait until the replica's prefix cache is back."""
+        usage = max(self._measured_ratio, float(self._ledger.total.mean[0]) / self._usable_blocks)
+        uncached = (demand.prompt_tokens - cached_tokens) / self._ledger.block_size / self._usable_blocks
+        return self.guard.keeps_out(usage + uncached, cached_tokens / demand.prompt_tokens)
 
     def _prefill_binds(self, demand: Demand, now_s: float, cached_tokens: float) -> bool:
         backlog = self.backlog_tokens(now_s)

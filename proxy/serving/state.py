@@ -64,6 +64,7 @@ def _replica_state(services: Services, watcher: ReplicaWatcher, now_s: float) ->
         running=book.running,
         waiting=book.waiting,
         preemptions_total=book.feedback.preemptions_total,
+        cache_recoveries_total=book.saturation.guard.recoveries_total,
         sample_age_s=book.sample_age_s(now_s),
         steps_per_s=book.clock.rate_per_s,
         step_s=saturation.step_s(0.0) if saturation.step_time.learned else None,

@@ -108,6 +108,7 @@ def test_what_is_not_known_is_absent_not_zero(telemetry: PrometheusTelemetry) ->
     of_unknown = {name for name, labels in values(telemetry) if "b:2" in labels}
     assert of_unknown == {
         "kvgate_replica_phase", "kvgate_replica_enforced", "kvgate_replica_leases", "kvgate_replica_preemptions_total",
+        "kvgate_replica_cache_recoveries_total",
     }  # fmt: skip
 
 
