@@ -26,7 +26,7 @@ from math import exp
 from statistics import NormalDist
 
 STEP = 0.12
-AIM_RATIO = 0.7  # of the policy's target: clusters make the count noisy, and the target is a promise
+AIM_RATIO = 0.55  # of the policy's target: clusters make the count noisy, and the target is a promise
 CLUSTER_MAX = 3
 CLUSTER_S = 2.0
 Z_START = 2.5  # until something has completed; the caps rule then anyway
