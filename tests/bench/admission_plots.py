@@ -109,5 +109,5 @@ def preemptions(plan: Plan, results: Results) -> Figure | None:
     axes.set_yscale("symlog", linthresh=1.0)
     axes.set_xticks([place + 0.4 - width / 2 for place in range(len(workloads))], workloads)
     axes.set(ylabel="preemptions per 1,000 completed", title="saturated, small pools")
-    axes.legend()
+    drawn.legend(loc="outside right upper")
     return drawn

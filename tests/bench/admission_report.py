@@ -52,7 +52,7 @@ def summary(tables: Iterable[Table]) -> list[str]:
     lines = ["", f"{len(aimed)} figures have a target: {told or 'none measured'}.", ""]
     missed = [(table, row) for verdict in WORSE_FIRST[:3] for table, row in aimed if row.verdict == verdict]
     if missed:
-        lines += ["| not reached | figure | target | mean (95 % interval) |", "| --- | --- | --- | --- |"]
+        lines += ["| figure | | target | mean (95 % interval) |", "| --- | --- | --- | --- |"]
         lines += [f"| {table.title}: {row.what} | {row.verdict} | {target(row)} | {figure(row)} |" for table, row in missed]
     return lines
 

@@ -130,4 +130,3 @@ class Experiment:
     about: str
     tasks: Callable[[Plan], list[Task]]
     tables: Callable[[Plan, Results], list[Table]]
-    needs_data: bool = False
