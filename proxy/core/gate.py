@@ -32,8 +32,8 @@ from proxy.core.events import (
     Tick,
 )
 from proxy.core.fleet import Fleet
-from proxy.core.ledger import Lease
-from proxy.core.open_leases import Open, OpenLeases
+from proxy.core.ledger import Lease, Ledger
+from proxy.core.open_leases import Open, OpenLeases, used_block_steps
 from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Choice, Placement
 from proxy.core.policy import Policy
@@ -119,7 +119,9 @@ class Gate:
                 self._place_anew(request_id, now_s, effects)
             case Cancelled(request_id):
                 if self.queue.remove(request_id) is None and (opened := self.leases.end(request_id, effects)) is not None:
-                    self.queue.charge(opened.lease.demand, -opened.charge)
+                    book = self.fleet.books.get(opened.lease.replica)
+                    steps = 0.0 if book is None else book.steps_now(now_s)
+                    self._settle(opened, Ledger.tokens_out(opened.lease, steps), book)
             case Finished():
                 self._finished(event, effects)
             case _:
@@ -266,13 +268,17 @@ class Gate:
         per_sequence = tokens / demand.sequences
         if per_sequence > 0:
             self.fleet.model.learn(demand, per_sequence, natural=event.natural)
-        if opened.charge and lease.output_tokens_forecast > 0:
-            used = opened.charge * min(4.0, per_sequence / lease.output_tokens_forecast)
-            self.queue.charge(demand, used - opened.charge)
         book = self.fleet.books.get(lease.replica)
+        self._settle(opened, per_sequence, book)
         if book is not None and event.outcome is Outcome.COMPLETED:
             book.feedback.completed(demand.prompt_tokens, tokens, kv_limited=book.kv_limited)
             book.kv_limited = book.kv_limited and len(self.queue) > 0
+
+    def _settle(self, opened: Open, output_tokens: float, book: Book | None) -> None:
+        """Charge what the request took, with so many tokens out of each sequence, instead of what was forecast."""
+        if opened.charge and book is not None:
+            used = used_block_steps(book.ledger, opened.lease.demand, output_tokens)
+            self.queue.charge(opened.lease.demand, used - opened.charge)
 
     def _place_anew(self, request_id: str, now_s: float, effects: list[Effect]) -> None:
         """The replica did not take it: queue it before everybody else of its tenant, that replica excluded."""

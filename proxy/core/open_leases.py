@@ -3,13 +3,22 @@
 A lease ends exactly once, by whichever comes first: the request's end, a reroute, the store's refusal, a cancellation, or the end of the
 engine it was on. In the last case the lease is *voided* and the request itself goes on: its relay will break and report, and a grant
 still under way is answered by a new place.
+
+Settling. A tenant is charged the forecast KV token-time of a request when it is admitted, and instead of that, when it ends or leaves,
+what it really took: with ``L`` tokens out of each sequence, whose blocks grow about evenly, by Simpson's rule over its ``L`` steps
+
+    used = L / 6 * (blocks(1) + 4 * blocks(L / 2) + blocks(L))        block-steps
+
+(The forecast scaled by ``L`` over its expected ``L`` will not do: the grid rounds every end up to 16 steps, which charged tenants of
+answers of five tokens several times what they took.) The steps of its prefill are not counted.
 """
 
 from dataclasses import dataclass
 
+from proxy.core.demand import Demand
 from proxy.core.events import Effect, Release
 from proxy.core.fleet import Fleet
-from proxy.core.ledger import Lease
+from proxy.core.ledger import Lease, Ledger
 
 
 @dataclass(slots=True)
@@ -70,3 +79,11 @@ class OpenLeases:
             book.remove(lease.lease_id, self.now_s)
             self._fleet.warmth.ended(lease)
         effects.append(Release(lease.replica, lease.lease_id))
+
+
+def used_block_steps(ledger: Ledger, demand: Demand, output_tokens: float) -> float:
+    """KV token-time of a request, in block-steps, with ``output_tokens`` out of each of its sequences."""
+    if output_tokens <= 0.0:
+        return 0.0
+    begun, half, ended = (ledger.blocks_at(demand, tokens) for tokens in (1.0, output_tokens / 2.0, output_tokens))
+    return output_tokens * (begun + 4.0 * half + ended) / 6.0
