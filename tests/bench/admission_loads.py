@@ -211,8 +211,8 @@ def fairness_tables(plan: Plan, results: Results) -> list[Table]:
     if plan.data:
         rows.append(
             Row(
-                "Jain index of backlogged tenants, ServeGen at 2×",
-                read.values(partial(servegen, plan), "jain, ServeGen 2x"),
+                "Jain index of backlogged tenants, ServeGen at 4×",
+                read.values(partial(servegen, plan), "jain, ServeGen 4x"),
                 AT_LEAST,
                 JAIN_TARGET,
             )
