@@ -7,38 +7,37 @@ that somebody shares there.
 A candidate is forecast for the replica whose curves are the oldest: it grows from the anchor on and lives as long after it as that one's
 age says, so on the others it is taken as a few steps longer than it is (``core.ledger``).
 
-Fails: margins and biases are read every ``RISK_S`` at most, unless a replica was just scraped.
+Fails: margins and biases are read when something of the replica's changes, and every ``RISK_S`` for the age of its metrics.
 """
 
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 
 from proxy.core.book import Book
-from proxy.core.curves import Curves, Newcomers
+from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
-from proxy.core.ledger import CurveCache
+from proxy.core.newcomers import CurveCache, Newcomer, Newcomers, rounded_ahead
 from proxy.core.replica import ReplicaPhase
-from proxy.core.risk import Risk, quantile_of
+from proxy.core.risk import Risk, level_of
 
-RISK_S = 0.01  # margin, bias and spread move with scrapes and completions; reading them all costs as much as a verdict
+RISK_S = 0.5  # what grows with a measurement's age alone grows slowly, and reading all costs as much as a decision
 
 BankKey = tuple[tuple[str, ...], int, Newcomers]
 
 
 @dataclass(frozen=True, slots=True)
 class BankVerdict:
-    """By replica of a bank: the share of the pool left at the forecast peak. ``shared`` has the curves where they are not ``curves``."""
+    """By replica of a bank: the share of the pool left at the forecast peak. ``shared`` has curves that are not the newcomer's."""
 
     headroom_ratio: FloatArray
-    curves: Curves
+    newcomer: Newcomer
     shared: dict[int, Curves]
 
     def curves_on(self, index: int) -> Curves:
         """What the request adds to the forecast of replica ``index``."""
-        return self.shared.get(index, self.curves)
+        return self.shared.get(index, self.newcomer.curves)
 
 
 class Bank:
@@ -50,12 +49,15 @@ class Bank:
         self.models = spec.models
         self._context_tokens_max = spec.context_tokens_max
         self._usable = np.asarray([book.spec.usable_blocks for book in books], dtype=np.float64)
-        self._totals = np.zeros((4, len(books), len(books[0].grid)))
-        self._seen = [(-1, -1)] * len(books)
-        self._ahead = np.full(
-            (2, len(books)), -np.inf
-        )  # steps since the anchor at time 0 as the clock's rate says, and that rate
-        self._risk = Risk(0.0, 0.0, 0.0)
+        self._pools = np.maximum(self._usable, 1.0)
+        self._base = np.zeros((4, len(books), len(books[0].grid)))  # sums of every replica, with what its risk adds to them
+        self._sums = np.empty_like(self._base)  # with a candidate
+        self._z = np.zeros((len(books), 1))
+        self._ledgers = [book.ledger for book in books]
+        self._seen = [-1] * len(books)
+        self._risks: list[tuple[Risk, FloatArray]] = [(Risk(0.0, 0.0, 0.0), np.zeros((4, 1)))] * len(books)  # with their offsets
+        self._ahead: list[tuple[float, float]] = [(0.0, 0.0)] * len(books)  # of those with leases, as ``Book.ahead_line``
+        self._made: tuple[Demand, float, Newcomer] | None = None  # the last forecast, and for when
         self._risk_s = float("-inf")
 
     def __repr__(self) -> str:
@@ -68,49 +70,60 @@ class Bank:
         return book.spec.models, book.spec.context_tokens_max, book.ledger.newcomers
 
     def _sync(self, now_s: float) -> None:
-        """Take over the sums that changed, and margins and biases when it is time."""
-        told = now_s - self._risk_s >= RISK_S or now_s < self._risk_s
-        for index, book in enumerate(self.books):
-            state = (book.ledger.changes, book.scrapes)
-            if state != self._seen[index]:
-                told = told or state[1] != self._seen[index][1]
-                self._totals[:, index] = book.ledger.totals
-                self._ahead[:, index] = book.ahead_line() if book.ledger.leases else (-np.inf, 0.0)
-                self._seen[index] = state
-        if told:
+        """Take over what changed."""
+        every = not 0.0 <= now_s - self._risk_s < RISK_S
+        changes = [ledger.changes for ledger in self._ledgers]
+        if changes == self._seen and not every:
+            return
+        if every:
             self._risk_s = now_s
-            risks = [book.risk(now_s) for book in self.books]
-            self._risk = Risk(
-                z=np.asarray([[risk.z] for risk in risks]),
-                sigma_blocks=np.asarray([[risk.sigma_blocks] for risk in risks]),
-                bias_blocks=np.asarray([[risk.bias_blocks] for risk in risks]),
-            )
+        for index, change in enumerate(changes):
+            if every or change != self._seen[index]:
+                self._take_over(index, now_s)
+        self._seen = changes
 
-    def own_curves(self, demand: Demand, now_s: float, cache: CurveCache) -> tuple[Curves, FloatArray]:
-        """Curves of ``demand`` where it shares nothing, and the probability that its sequences live."""
+    def _take_over(self, index: int, now_s: float) -> None:
+        book = self.books[index]
+        risk, (known, offsets) = book.risk(now_s), self._risks[index]
+        if risk != known:
+            offsets = risk.offsets
+            self._risks[index], self._z[index] = (risk, offsets), risk.z
+        np.add(book.ledger.totals, offsets, out=self._base[:, index])
+        self._ahead[index] = book.ahead_line() if book.ledger.leases else (0.0, 0.0)
+
+    def newcomer(self, demand: Demand, now_s: float, cache: CurveCache) -> Newcomer:
+        """The forecast of ``demand`` where it shares nothing."""
+        made = self._made
+        if made is not None and made[0] is demand and made[1] == now_s:
+            return made[2]
         self._sync(now_s)
-        ahead = max(0, ceil((self._ahead[0] + self._ahead[1] * now_s).max(initial=0.0)))
+        oldest = max([steps + rate * now_s for steps, rate in self._ahead])
         first = self.books[0]
-        return first.ledger.own_curves(demand, first.output_tokens_max(demand), cache, ahead_steps=ahead)
+        newcomer = first.ledger.newcomer(demand, first.output_tokens_max(demand), cache, ahead_steps=rounded_ahead(oldest))
+        self._made = demand, now_s, newcomer
+        return newcomer
 
     def verdict(self, demand: Demand, now_s: float, cache: CurveCache) -> BankVerdict:
         """What every replica would have left with ``demand`` on it."""
-        curves, living = self.own_curves(demand, now_s, cache)
-        total = Curves(*(sums + mine for sums, mine in zip(self._totals, curves.arrays(), strict=True)))
-        peaks = quantile_of(total, self._risk).max(axis=1)
+        newcomer = self.newcomer(demand, now_s, cache)
+        self._sync(now_s)
+        np.add(self._base, newcomer.sum[:, None, :], out=self._sums)
+        peaks = np.maximum.reduce(level_of(self._sums, self._z), axis=1)
         shared: dict[int, Curves] = {}
-        hashed = demand.shares_prefix and any(part.block_hashes for part in demand.parts)
-        for index, book in enumerate(self.books if hashed else ()):
-            discounted = book.ledger.discounted(curves, living, demand)
-            if discounted is not curves:
+        for index, book in enumerate(self.books if demand.hashed else ()):
+            discounted = book.ledger.discounted(newcomer, demand)
+            if discounted is not newcomer.curves:
                 shared[index] = discounted
                 peaks[index] = book.peak_blocks(discounted, now_s)
-        return BankVerdict((self._usable - peaks) / np.maximum(self._usable, 1.0), curves, shared)
+        np.subtract(self._usable, peaks, out=peaks)
+        peaks /= self._pools
+        return BankVerdict(peaks, newcomer, shared)
 
     def peaks(self, now_s: float) -> FloatArray:
         """The risk-adjusted forecast peak of every replica as it is, in blocks."""
         self._sync(now_s)
-        peaks: FloatArray = quantile_of(Curves(*self._totals), self._risk).max(axis=1)
+        np.copyto(self._sums, self._base)
+        peaks: FloatArray = level_of(self._sums, self._z).max(axis=1)
         return peaks
 
     def can_serve(self, demand: Demand) -> list[bool]:
@@ -118,7 +131,7 @@ class Bank:
         longest = demand.prompt_tokens_longest
         if longest >= self._context_tokens_max and demand.count_is_exact:
             return [False] * len(self.books)
-        need = self.books[0].least_blocks(longest + 1)
+        need = self.books[0].ledger.shape.least(longest + 1)
         return [book.phase is ReplicaPhase.SERVING and need <= book.spec.usable_blocks for book in self.books]
 
 

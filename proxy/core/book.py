@@ -6,47 +6,30 @@ and no other limit (``core.saturation``) binds. An empty replica takes anything 
 Fails: as its parts do; each says how in its own header.
 """
 
-from dataclasses import dataclass
 from math import exp, inf
 
 from proxy.core.calibration import Calibration
-from proxy.core.curves import Curves, Newcomers
+from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_fit import KvFit
-from proxy.core.ledger import PREFILL_DELAY_STEPS, CurveCache, Lease, Ledger
+from proxy.core.ledger import PREFILL_DELAY_STEPS, Lease, Ledger
+from proxy.core.newcomers import CurveCache, Newcomer, Newcomers, rounded_ahead
 from proxy.core.pacing import REACH_MIN
 from proxy.core.reconcile import Reconciler
 from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, ReplicaSpec, aggregate
-from proxy.core.risk import Risk, quantile_of
+from proxy.core.risk import Risk, peak_of, quantile_of
 from proxy.core.saturation import Binding, Saturation
 from proxy.core.step_clock import IDLE, StepClock
 from proxy.core.survival import SurvivalModel
+from proxy.core.verdict import Verdict
 
 LAG_STEPS = 2.0  # a streamed token is on its way to us for about one step, asynchronous scheduling allocates one ahead
 REFRESH_STEPS = 8.0  # half a block: see ``core.ledger`` for why a sum that old is safe
-REFRESH_S_MIN, REFRESH_S_MAX = (
-    0.1,
-    0.3,
-)  # below, a fast engine would keep us busy; above, what was learned meanwhile would come late
+REFRESH_S_MIN, REFRESH_S_MAX = 0.1, 0.3  # less: a fast engine would keep us busy; more: what was learned would come late
 REFRESH_LATE_RATIO = 4.0  # a decision does not trust a sum older than this many intervals: the driver is not sending its Ticks
 STATS_LATE_S = 2.0  # a preemption is counted when its victim resumes
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a request fits a replica now, what binds if not, and the share of the pool left at the forecast peak."""
-
-    binding: Binding
-    headroom_ratio: float
-    curves: Curves
-    cached_tokens: float = 0.0  # of the prompt, expected in the replica's prefix cache
-
-    @property
-    def fits(self) -> bool:
-        """No limit binds."""
-        return self.binding is Binding.NONE
 
 
 class Book:
@@ -79,6 +62,9 @@ class Book:
         self.interval_blocks = (0.0, 0.0)  # [placed, placed + unplaced] at the last comparison
         self.unsettled = 0  # leases that may or may not have held blocks at that instant
         self.scrapes = 0
+        self.foreign = False  # whether others send here too, as far as was seen
+        self.room_ratio = 1.0  # about the share of the pool left at the forecast peak: who is asked first, nothing more
+        self._peak_blocks = 0.0
 
     def __repr__(self) -> str:
         """State for people and tests."""
@@ -97,6 +83,11 @@ class Book:
         self.ledger.reforecast(self.clock.steps)
         self.calibration.look(self.ledger)
         self._refreshed_s = now_s
+        self._peaks_at(peak_of(self.ledger.totals.copy(), self.risk(now_s)))
+
+    def _peaks_at(self, blocks: float) -> None:
+        self._peak_blocks = blocks if self.ledger.leases else self.reconciler.bias_blocks
+        self.room_ratio = 1.0 - self._peak_blocks / max(1, self.spec.usable_blocks)
 
     def refresh_s(self) -> float:
         """How often the forecast is made anew."""
@@ -131,6 +122,16 @@ class Book:
         total = self.ledger.total if curves is None else self.ledger.total + curves
         return float(self.quantile(total, now_s).max())
 
+    def headroom_with(self, newcomer: Newcomer, now_s: float) -> float:
+        """Share of the pool that would be left at the forecast peak with a request that shares nothing here."""
+        peak = peak_of(self.ledger.totals + newcomer.sum, self.risk(now_s))
+        return (self.spec.usable_blocks - peak) / max(1, self.spec.usable_blocks)
+
+    def newcomer(self, demand: Demand, now_s: float, cache: CurveCache | None) -> Newcomer:
+        """The forecast of ``demand`` where it shares nothing, ``cache`` being the waiting request's own."""
+        ahead = rounded_ahead(self.ahead_steps(now_s))
+        return self.ledger.newcomer(demand, self.output_tokens_max(demand), cache, ahead_steps=ahead)
+
     def quantile(self, total: Curves, now_s: float) -> FloatArray:
         """Q(t) of a sum of demand, in blocks over the grid."""
         return quantile_of(total, self.risk(now_s))
@@ -160,13 +161,11 @@ class Book:
         other = self.saturation.binding(demand, now_s, cached_tokens=cached_tokens)
         if other is not Binding.NONE:
             return other
-        if headroom_ratio < 0.0 and (self.ledger.leases or not self._foreign_only_fits(demand)):
+        # Where nothing of ours runs, what bypasses us need only leave room for the prompt, or we would wait for ever.
+        bypassed = self.reconciler.bias_blocks
+        if headroom_ratio < 0.0 and (self.ledger.leases or bypassed + self.prompt_blocks(demand) > self.spec.usable_blocks):
             return Binding.KV
         return Binding.NONE
-
-    def _foreign_only_fits(self, demand: Demand) -> bool:
-        """Nothing of ours runs here: what bypasses us must leave room for the prompt, or we would wait for ever."""
-        return self.reconciler.bias_blocks + self.prompt_blocks(demand) <= self.spec.usable_blocks
 
     def paced_out(self, demand: Demand, curves: Curves, now_s: float) -> bool:
         """Whether the request would end together with too many others."""
@@ -187,11 +186,7 @@ class Book:
         """Blocks of the prompts and one token each: what the engine needs before it can start."""
         if self.ledger.shape.plain:
             return self.ledger.blocks_at(demand, 2.0)
-        return sum(self.least_blocks(part.tokens + 1) for part in demand.parts)  # copies may start one after the other
-
-    def least_blocks(self, tokens: int) -> int:
-        """Blocks of one sequence with so many token slots, for certain."""
-        return self.ledger.shape.least(tokens)
+        return sum(self.ledger.shape.least(part.tokens + 1) for part in demand.parts)  # copies may start one after the other
 
     def fits_alone(self, demand: Demand) -> bool:
         """Whether context and an empty pool have room for the longest prompt and one token; sequences are taken one by one.
@@ -201,24 +196,27 @@ class Book:
         longest = demand.prompt_tokens_longest
         if longest >= self.spec.context_tokens_max and demand.count_is_exact:
             return False
-        return self.least_blocks(longest + 1) <= self.spec.usable_blocks
+        return self.ledger.shape.least(longest + 1) <= self.spec.usable_blocks
 
     def block_steps(self, curves: Curves) -> float:
         """KV token-time of a demand in blocks × steps."""
-        return float((curves.mean * self.grid.widths).sum())
+        return float(curves.mean.dot(self.grid.widths))
 
     # ---- leases
 
-    def add(self, lease: Lease) -> None:
-        """Book a lease that was just reserved."""
-        self.ledger.add(lease)
+    def add(self, lease: Lease, newcomer: Newcomer | None = None) -> None:
+        """Book a lease that was just reserved, with the forecast it was reserved with."""
+        self.ledger.add(lease, newcomer)
         self.saturation.targets.add(lease)
+        self._peaks_at(self._peak_blocks + self.ledger.held_at_start(lease))
 
     def remove(self, lease_id: str, now_s: float) -> None:
         """A lease ended; one of an earlier epoch is not here any more."""
+        held = self.ledger.held_at_start(self.ledger.leases.get(lease_id))
         lease = self.ledger.remove(lease_id, now_s)
         if lease is not None:
             self.saturation.targets.remove(lease)
+            self._peaks_at(self._peak_blocks - held)
 
     # ---- what the engine says
 
@@ -239,16 +237,15 @@ class Book:
         self._infer_placement(engine, now_s)
         self.saturation.observe(engine, now_s, sample.sampled_s, held_for_kv=self.kv_limited)
         if engine.kv_usage_ratio is not None:
-            self.measured_blocks = self._used_blocks(engine.kv_usage_ratio)
+            self.measured_blocks = self.spec.used_blocks(engine.kv_usage_ratio)
             self._compare(engine, now_s, sample.sampled_s, since_s)
             self._sampled_s = sample.sampled_s
-        self.refresh(now_s)
+        if now_s - self._refreshed_s >= self.refresh_s() / 2.0:  # a forecast younger than that is as good as a new one
+            self.refresh(now_s)
+        self.foreign = self.saturation.foreign_sequences > 0
+        self.ledger.changes += 1  # bias and margin did, if nothing else
         self._last = engine
         return preemptions
-
-    def _used_blocks(self, usage_ratio: float) -> float:
-        nulls = self.spec.engines if self.spec.null_block_used else 0
-        return max(0.0, float(round(usage_ratio * (self.spec.usable_blocks + nulls)) - nulls))
 
     def _count_deltas(self, engine: EngineSample, sampled_s: float) -> int:
         last, before_s, self._counted_s = self._last, self._counted_s, sampled_s
@@ -297,3 +294,6 @@ class Book:
             self.kv_fit.new_epoch()
         self._last = None
         self.measured_blocks = None
+        self.ledger.changes += 1
+        self.foreign = False
+        self._peaks_at(0.0)

@@ -5,7 +5,7 @@ output tokens is the sum over parts of what the engine holds (reference vllm.md 
 the last prompt token are shared through the prefix cache and every copy has a private tail.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -63,27 +63,25 @@ class Demand:
     fingerprint: int = 0  # of the body, to know it again when its client returns; 0: unknown
     beam_search: bool = False  # ``copies`` beams: the engine's front end asks for their tokens one at a time
     shares_prefix: bool = True  # False: the engine looks up no prefix for it (prompt_logprobs, echo)
+    # What follows from the fields above, worked out once: a decision asks for it again and again.
+    prompt_tokens: int = field(init=False, repr=False, compare=False)  # over all parts
+    prompt_tokens_longest: int = field(init=False, repr=False, compare=False)  # of the longest part
+    sequences: int = field(init=False, repr=False, compare=False)  # slots that the engine needs
+    count_is_exact: bool = field(init=False, repr=False, compare=False)  # whether the engine would count the same
+    hashed: bool = field(init=False, repr=False, compare=False)  # whether its blocks may be found among those of others
+
+    def __post_init__(self) -> None:
+        tokens = [part.tokens for part in self.parts]
+        derived = {
+            "prompt_tokens": sum(tokens),
+            "prompt_tokens_longest": max(tokens),
+            "sequences": len(tokens) * self.copies,
+            "count_is_exact": self.count_source in {CountSource.EXACT, CountSource.REMOTE},
+            "hashed": self.shares_prefix and any(part.block_hashes for part in self.parts),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def kv_prompt_tokens(self, part: PromptPart) -> int:
         """The part's length as its KV goes. In a beam search the last token out is fed back as part of the grown prompt."""
         return part.tokens + self.beam_search
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Prompt tokens over all parts."""
-        return sum(part.tokens for part in self.parts)
-
-    @property
-    def prompt_tokens_longest(self) -> int:
-        """Tokens of the longest part."""
-        return max(part.tokens for part in self.parts)
-
-    @property
-    def count_is_exact(self) -> bool:
-        """Whether the engine would count the same."""
-        return self.count_source in {CountSource.EXACT, CountSource.REMOTE}
-
-    @property
-    def sequences(self) -> int:
-        """Sequence slots the engine needs."""
-        return len(self.parts) * self.copies

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from math import ceil, inf
 
 from proxy.core.book import REFRESH_S_MIN, Book
-from proxy.core.curves import Newcomers
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import Grid
 from proxy.core.kv_shape import KvLayout
+from proxy.core.ledger import Lease
+from proxy.core.newcomers import Newcomer, Newcomers
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel
@@ -36,6 +37,11 @@ class Fleet:
         self.preemptions_total = 0
         self.epochs_total = 0
         self._pool: list[Book] = []
+        self._by_model: dict[str, list[Book]] = {}
+        self._observed: set[str] = set()  # models that a replica serves which is only observed
+        self._due: tuple[float, float] | None = (
+            None  # when a refresh is due, and the fastest clock's rate; None: not known any more
+        )
         self._late_s = now_s
         self._newcomers: dict[tuple[int, int, KvLayout, str], Newcomers] = {}
         self._refreshed_s = now_s
@@ -51,8 +57,36 @@ class Fleet:
         return iter(self.books.values())
 
     def of_model(self, model: str) -> list[Book]:
-        """Books of the replicas that serve ``model``."""
-        return [book for book in self.books.values() if model in book.spec.models]
+        """Books of the replicas that serve ``model``; not to be changed."""
+        found = self._by_model.get(model)
+        if found is None:
+            found = [book for book in self._pool if model in book.spec.models]
+            if found:  # any name may be asked for
+                self._by_model[model] = found
+        return found
+
+    def enforced(self, model: str) -> bool:
+        """Whether no replica of ``model`` is only observed."""
+        return model not in self._observed
+
+    # ---- leases
+
+    def add(self, lease: Lease, newcomer: Newcomer | None = None) -> None:
+        """Book a lease on its replica, with the forecast it was admitted with, if any."""
+        book = self.books[lease.replica]
+        book.add(lease, newcomer)
+        self.warmth.placed(lease)
+        if len(book.ledger.leases) == 1:
+            self._due = None
+
+    def remove(self, book: Book, lease: Lease, now_s: float) -> None:
+        """A lease on ``book`` ended."""
+        book.remove(lease.lease_id, now_s)
+        self.warmth.ended(lease)
+        if not book.ledger.leases:
+            self._due = None
+
+    # ---- forecasts
 
     def fresh(self, now_s: float) -> list[Book]:
         """Every book, for a decision: its forecast is what the last Ticks left, made anew only where no Tick came for long."""
@@ -60,6 +94,7 @@ class Fleet:
             for book in self._pool:
                 if book.late_s() <= now_s:
                     book.refresh(now_s)
+            self._due = None
             self._late_s = min((book.late_s() for book in self._pool), default=inf)
             self._late_s = min(self._late_s, now_s + REFRESH_S_MIN)  # an empty one may have got a lease meanwhile
         return self._pool
@@ -71,11 +106,21 @@ class Fleet:
             share = ceil(len(self._pool) * REFRESH_GAP_S / REFRESH_S_MIN)
             for _, index in due[:share]:
                 self._pool[index].refresh(now_s)
-            self._refreshed_s = now_s
+            self._refreshed_s, self._due = now_s, None
 
     def refresh_due_s_next(self) -> float:
         """When the next Tick has something to refresh; infinite while nothing runs anywhere."""
-        return max(min((book.refresh_due_s() for book in self._pool), default=inf), self._refreshed_s + REFRESH_GAP_S)
+        return max(self._due_and_rate()[0], self._refreshed_s + REFRESH_GAP_S)
+
+    def rate_per_s_max(self) -> float:
+        """Steps per second of the fastest replica; 0 where there is none."""
+        return self._due_and_rate()[1]
+
+    def _due_and_rate(self) -> tuple[float, float]:
+        if self._due is None:
+            due_s = min((book.refresh_due_s() for book in self._pool), default=inf)
+            self._due = due_s, max((book.clock.rate_per_s for book in self._pool), default=0.0)
+        return self._due
 
     def could_take(self, demand: Demand, excluded: set[str]) -> bool:
         """Whether any replica not excluded could ever serve the demand."""
@@ -103,7 +148,9 @@ class Fleet:
         self.books[spec.name] = Book(
             spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s, newcomers=self._newcomers[alike]
         )
-        self._pool = list(self.books.values())
+        self._pool, self._due = list(self.books.values()), None
+        self._by_model.clear()
+        self._observed = {model for book in self._pool if not book.spec.enforced for model in book.spec.models}
         return old is not None
 
     def changed(self, replica: str, phase: ReplicaPhase) -> None:
@@ -122,6 +169,7 @@ class Fleet:
             self.warmth.new_epoch(sample.replica)
         self.warmth.observed(sample)
         self.preemptions_total += book.observe(sample, now_s)
+        self._due = None
         return sample.new_epoch
 
     def rebuild_when_due(self, now_s: float, *, deciding: bool = False) -> bool:
@@ -132,4 +180,6 @@ class Fleet:
             return False
         self._rebuilt_s, self._rebuilt_completions = now_s, self.model.completions_total
         self.model.rebuild([book.ledger.running() for book in self._pool])
+        for newcomers in self._newcomers.values():
+            newcomers.renew()
         return True

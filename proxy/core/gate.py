@@ -13,6 +13,7 @@ request waits past its deadline. One writer: each call runs to its end, and noth
 from typing import assert_never
 
 from proxy.core.book import Book
+from proxy.core.choice import Choice
 from proxy.core.events import (
     Arrive,
     CacheTold,
@@ -33,9 +34,10 @@ from proxy.core.events import (
 )
 from proxy.core.fleet import Fleet
 from proxy.core.ledger import Lease, Ledger
+from proxy.core.newcomers import Newcomer
 from proxy.core.open_leases import Open, OpenLeases, used_block_steps
 from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
-from proxy.core.placement import Choice, Placement
+from proxy.core.placement import Placement
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.core.shedding import Shedding
@@ -102,8 +104,7 @@ class Gate:
         due_s = self.fleet.refresh_due_s_next()
         if not len(self.queue):
             return due_s
-        rate_per_s = max((book.clock.rate_per_s for book in self.fleet), default=1.0 / TICK_S_MAX)
-        tick_s = min(max(TICK_STEPS / rate_per_s, TICK_S_MIN), TICK_S_MAX)
+        tick_s = min(max(TICK_STEPS / max(self.fleet.rate_per_s_max(), TICK_STEPS / TICK_S_MAX), TICK_S_MIN), TICK_S_MAX)
         return min(due_s, now_s + tick_s, self.queue.deadline_s_next())
 
     def _request_event(
@@ -145,14 +146,14 @@ class Gate:
     def _arrive(self, event: Arrive, now_s: float, effects: list[Effect]) -> None:
         demand = event.demand
         books = self.fleet.of_model(demand.length_class.model)
-        if self.mode is not Mode.ENFORCE or any(not book.spec.enforced for book in books):
+        if self.mode is not Mode.ENFORCE or not self.fleet.enforced(demand.length_class.model):
             self._observe_only(event, books, now_s, effects)
             return
         refusal = self.shedding.at_once(demand, books)
         if refusal is not None:
             self._shed(demand.request_id, refusal, effects)
             return
-        entry = self._entry(event, books[0], now_s)
+        entry = Waiting(demand, now_s, event.streaming)
         entry.may_wait = self.queue.exceeds(demand) is None
         entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
         self.placement.burst.arrived(now_s)
@@ -162,15 +163,10 @@ class Gate:
             return
         self._enqueue(entry, books, now_s, effects)
 
-    def _entry(self, event: Arrive, book: Book, now_s: float) -> Waiting:
-        """A queue entry with its forecasts, made on the model's first replica."""
-        entry = Waiting(event.demand, now_s, event.streaming)
-        curves = self.placement.own_curves(entry, self.fleet.fresh(now_s), now_s)
-        entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
-        return entry
-
     def _enqueue(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
-        demand = entry.demand
+        demand, book = entry.demand, books[0]
+        curves = book.newcomer(demand, now_s, entry.curves).curves
+        entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
         exceeded, displaced = self.queue.exceeds(demand), self.queue.displaceable(demand)
         if exceeded is not None and displaced is None and demand.request_id not in self.shedding.spared:
             self._shed(demand.request_id, self.shedding.queue_full(exceeded, entry, books, now_s), effects)
@@ -225,9 +221,12 @@ class Gate:
         book = choice.book
         charge = book.block_steps(choice.verdict.curves)
         self.queue.charge(choice.entry.demand, charge)
-        self._book_lease(choice.entry, book, now_s, effects, charge=charge)
+        self._book_lease(choice.entry, book, now_s, effects, charge=charge, newcomer=choice.verdict.newcomer)
 
-    def _book_lease(self, entry: Waiting, book: Book, now_s: float, effects: list[Effect], *, charge: float = 0.0) -> None:
+    def _book_lease(
+        self, entry: Waiting, book: Book, now_s: float, effects: list[Effect], *,
+        charge: float = 0.0, newcomer: Newcomer | None = None,
+    ) -> None:  # fmt: skip
         demand = entry.demand
         cap = book.output_tokens_max(demand)
         lease = Lease(
@@ -241,7 +240,7 @@ class Gate:
             output_tokens_forecast=self.fleet.model.output_tokens_expected(demand, cap),
             cached_tokens=int(self.fleet.warmth.cached_tokens(demand, (book.spec.name,))[0]),
         )
-        self.leases.start(demand.request_id, Open(lease, entry.excluded, charge))
+        self.leases.start(demand.request_id, Open(lease, entry.excluded, charge), newcomer)
         effects.append(Reserve(demand.request_id, lease))
 
     # ---- ends

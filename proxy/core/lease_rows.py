@@ -6,6 +6,7 @@ the live ones, and no row has to be looked for. Progress is read from the leases
 Fails: after a burst the arrays stay as long as they were; where most rows are free, only the live ones are gone through.
 """
 
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,8 @@ from proxy.core.grid import FloatArray
 
 ROWS_START = 64
 DENSE_RATIO = 0.5  # from this share of live rows on, going through all of them is faster than picking
+
+TOKENS, PLACED = attrgetter("output_tokens"), attrgetter("placed")
 
 Rows = slice | NDArray[np.intp]
 
@@ -73,12 +76,12 @@ class LeaseRows:
 
     def free(self, rows: list[int]) -> None:
         """Their lease ended."""
-        self.live[rows] = self.placed[rows] = False
-        self.fields[:, rows] = 0.0
-        self.curves[:, rows] = 0.0
-        self.alive[rows] = 0.0
-        self.cap_ends[:, rows] = 0.0
         for row in rows:
+            self.live[row] = self.placed[row] = False
+            self.fields[:, row] = 0.0
+            self.curves[:, row] = 0.0
+            self.alive[row] = 0.0
+            self.cap_ends[:, row] = 0.0
             del self.owners[row]
             self._free.append(row)
 
@@ -95,9 +98,9 @@ class LeaseRows:
         """Take over what the relay wrote to the leases."""
         rows, owners = list(self.owners), self.owners.values()
         count = len(rows)
-        tokens = np.fromiter([owner.output_tokens for owner in owners], np.float64, count)
+        tokens = np.fromiter(map(TOKENS, owners), np.float64, count)
         self.tokens[rows] = tokens / self.sequences[rows]
-        self.placed[rows] = np.fromiter([owner.placed for owner in owners], np.bool_, count)
+        self.placed[rows] = np.fromiter(map(PLACED, owners), np.bool_, count)
 
     def look(self) -> tuple[bool, float | None]:
         """Whether any stream shows tokens, and the most that any advanced since the last look; None where none was seen then."""

@@ -24,19 +24,18 @@ from math import ceil, exp, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from proxy.core.curves import LEAD_STEPS, Curves, Newcomers, apart, blocks_held, blocks_most, cap_ends, curves_of
+from proxy.core.curves import LEAD_STEPS, Curves, blocks_held, blocks_most
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_shape import KvShape
 from proxy.core.lease_rows import LeaseRows
+from proxy.core.newcomers import CurveCache, Newcomer, Newcomers
 from proxy.core.pacing import CapEnds
+from proxy.core.refresh import THOROUGH_EVERY, refresh_rows
 from proxy.core.shared_demand import SharedDemand
 from proxy.core.step_clock import Streams
 from proxy.core.survival import SurvivalModel
 
-CurveCache = dict[tuple[Newcomers, int, int], tuple[Curves, FloatArray]]  # by survival version and steps since the anchor
-
-CURVES_CACHED_MAX = 64  # groups of replicas looked at for one waiting request
 ENDED_MAX = 256
 PREFILL_DELAY_STEPS = 2.0  # a placed request decodes from the next step on; one being sent needs one or two more
 
@@ -71,6 +70,7 @@ class Ledger:
         self.model = model
         self.newcomers = Newcomers(grid, model, shape) if newcomers is None else newcomers
         self.anchor_steps = 0.0
+        self._refreshes = 0
         self.changes = 0  # how often ``totals`` was made anew
         self.rows = LeaseRows(len(grid))
         self._grid = grid
@@ -108,36 +108,33 @@ class Ledger:
 
         ``cache`` belongs to the request: its own curves are computed once for each state of the survival model.
         """
-        added, living = self.own_curves(demand, output_tokens_max, cache, ahead_steps=ahead_steps)
-        return self.discounted(added, living, demand)
+        return self.discounted(self.newcomer(demand, output_tokens_max, cache, ahead_steps=ahead_steps), demand)
 
-    def own_curves(
-        self, demand: Demand, output_tokens_max: int, cache: CurveCache | None, *, ahead_steps: int
-    ) -> tuple[Curves, FloatArray]:
-        """Curves of ``demand`` where it shares nothing, and the probability that its sequences live."""
-        key = (self.newcomers, self.model.version, ahead_steps)
-        cached = None if cache is None else cache.get(key)
-        if cached is None:
-            rows, living = self.newcomers.rows(demand, output_tokens_max, PREFILL_DELAY_STEPS + ahead_steps)
-            cached = Curves(*(rows[:, 0] if len(demand.parts) == 1 else rows.sum(axis=1))), living
-            if cache is not None:
-                if len(cache) >= CURVES_CACHED_MAX:
-                    cache.clear()
-                cache[key] = cached
-        return cached
+    def newcomer(
+        self, demand: Demand, output_tokens_max: int, cache: CurveCache | None = None, *, ahead_steps: int = 0
+    ) -> Newcomer:
+        """The forecast of ``demand`` where it shares nothing."""
+        return self.newcomers.cached(demand, output_tokens_max, PREFILL_DELAY_STEPS + ahead_steps, cache)
 
-    def discounted(self, added: Curves, living: FloatArray, demand: Demand) -> Curves:
-        """The same curves without blocks that are held here already; the very same where there are none."""
-        return self._shared.discounted(added, living, demand) if self._shared.any_held(demand) else added
+    def held_at_start(self, lease: Lease | None) -> float:
+        """Blocks that a lease was expected to hold in the first interval, when its curves were made; 0 where it is not here."""
+        return 0.0 if lease is None else sum(float(self.rows.curves[0, row, 0]) for row in lease.rows)
 
-    def add(self, lease: Lease) -> None:
-        """Book a lease that was just reserved, at the step it was sent."""
+    def discounted(self, newcomer: Newcomer, demand: Demand) -> Curves:
+        """Its curves without blocks that are held here already; the very same where there are none."""
+        if not self._shared.any_held(demand):
+            return newcomer.curves
+        return self._shared.discounted(newcomer.curves, newcomer.living, demand)
+
+    def add(self, lease: Lease, newcomer: Newcomer | None = None) -> None:
+        """Book a lease that was just reserved, at the step it was sent; ``newcomer`` is the forecast with which it was, if any."""
         assert lease.lease_id not in self.leases, lease.lease_id
         demand, cap, rows = lease.demand, lease.output_tokens_max, self.rows
         if not self.leases:
             self.anchor_steps = lease.sent_steps  # nothing here that is counted from an earlier one
         delay = PREFILL_DELAY_STEPS + self.ahead_steps(lease.sent_steps)
-        curves, living = self.newcomers.rows(demand, cap, delay)
+        if newcomer is None:
+            newcomer = self.newcomers.forecast(demand, cap, delay)
         leaf = self.model.leaf(demand)
         reach = exp(-self.model.hazard(leaf, cap))
         for index, part in enumerate(demand.parts):
@@ -147,13 +144,15 @@ class Ledger:
             rows.fields[:, row] = (prompt, 0.0, cap, demand.copies, delay, demand.shares_prefix)
             rows.classes[row] = leaf
             rows.streaming[row], rows.sent_steps[row], rows.sequences[row] = lease.streaming, lease.sent_steps, demand.sequences
-            rows.curves[:, row], rows.alive[row] = curves[:, index], living
+            rows.curves[:, row] = newcomer.rows[:, index]
+            if demand.hashed:
+                rows.alive[row] = newcomer.living
             at_cap = self.shape.held_by(prompt, prompt - 1 + cap, demand.copies, shares=demand.shares_prefix)
             rows.cap_ends[:, row] = cap + delay, at_cap * reach
             self._shared.add(row, demand, part)
         self.leases[lease.lease_id] = self._unplaced[lease.lease_id] = lease
         self.sequences += demand.sequences
-        self.sums += curves[:, 0] if len(demand.parts) == 1 else curves.sum(axis=1)
+        self.sums += newcomer.sum
         self._sum_up()
 
     def remove(self, lease_id: str, now_s: float | None = None) -> Lease | None:
@@ -168,7 +167,8 @@ class Ledger:
             self.ended.append((now_s, self.blocks_at(demand, tokens)))
         self.sequences -= demand.sequences
         if self.leases:
-            self.sums -= self.rows.curves[:, lease.rows].sum(axis=1)
+            for row in lease.rows:
+                self.sums -= self.rows.curves[:, row]
         else:
             self.sums[:] = 0.0  # nothing is left of rounding either
         for row, part in zip(lease.rows, demand.parts, strict=True):
@@ -209,22 +209,17 @@ class Ledger:
 
     def reforecast(self, steps_now: float) -> None:
         """As ``refresh``, with the progress that was read last."""
-        self.anchor_steps = steps_now
+        moved_steps, self.anchor_steps = steps_now - self.anchor_steps, steps_now
         rows = self.rows
         if not rows:
             return
         self._progress(steps_now)
         rows.fields[4, : rows.used] = np.where(rows.placed[: rows.used], 0.0, PREFILL_DELAY_STEPS)
-        every = rows.every()
-        states = rows.states(every)
-        curves, living = curves_of(states, self._grid, self.model, self.shape)
-        curves.common *= apart(curves.common.sum(axis=1), states.classes)
-        for plane, curve in enumerate(curves.arrays()):
-            rows.curves[plane, every] = curve
-            curve.sum(axis=0, out=self.sums[plane])
-        rows.alive[every] = living
-        steps, blocks, reach = cap_ends(states, self.model, self.shape)
-        rows.cap_ends[:, every] = steps, blocks * reach
+        self._refreshes += 1
+        refresh_rows(
+            rows, self.sums, self._grid, self.model, self.shape,
+            moved_steps=moved_steps, thorough=self._refreshes % THOROUGH_EVERY == 0,
+        )  # fmt: skip
         self._sum_up(refreshed=True)
 
     @staticmethod

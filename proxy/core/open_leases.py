@@ -19,6 +19,7 @@ from proxy.core.demand import Demand
 from proxy.core.events import Effect, Release
 from proxy.core.fleet import Fleet
 from proxy.core.ledger import Lease, Ledger
+from proxy.core.newcomers import Newcomer
 
 
 @dataclass(slots=True)
@@ -45,11 +46,10 @@ class OpenLeases:
         """Leases that have not ended."""
         return self.started - self.ended
 
-    def start(self, request_id: str, opened: Open) -> None:
-        """Book a lease on its replica's ledger."""
+    def start(self, request_id: str, opened: Open, newcomer: Newcomer | None = None) -> None:
+        """Book a lease on its replica's ledger, with the forecast it was admitted with, if any."""
         assert request_id not in self._open, request_id
-        self._fleet.books[opened.lease.replica].add(opened.lease)
-        self._fleet.warmth.placed(opened.lease)
+        self._fleet.add(opened.lease, newcomer)
         self._open[request_id] = opened
         self.started += 1
 
@@ -76,8 +76,7 @@ class OpenLeases:
         self.ended += 1
         book = self._fleet.books.get(lease.replica)
         if book is not None:
-            book.remove(lease.lease_id, self.now_s)
-            self._fleet.warmth.ended(lease)
+            self._fleet.remove(book, lease, self.now_s)
         effects.append(Release(lease.replica, lease.lease_id))
 
 

@@ -1,78 +1,39 @@
 """Which waiting request goes where now: routing by forecast headroom, EASY backfilling, pacing.
 
 Routing. Among the replicas where a request fits it goes to the one with the most of its pool left at the forecast peak; it is bound
-as late as possible. Backfilling (EASY): a head that does not fit reserves the earliest step at which it will on one replica, and what is
-spare beside it from then on; others go ahead there only if they have ended by that step or fit into what is spare. Pacing
-(``core.pacing``) spaces admissions while not everything fits at once.
+as late as possible. Where nothing else counts, the roomiest by its peak without the request is asked first, and mostly takes it; only
+when it does not are all of them judged.
+
+Backfilling (EASY): a head that does not fit reserves the earliest step at which it will on one replica, and what is spare beside it
+from then on; others go ahead there only if they have ended by that step or fit into what is spare. Pacing (``core.pacing``) spaces
+admissions while not everything fits at once.
 
 Fails: the reservation is a forecast; when requests live longer than forecast the head waits longer, and its deadline ends that.
 """
 
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import NamedTuple
+from functools import partial
+from operator import attrgetter, itemgetter
 
 from proxy.core.backfill import blocks_beside, earliest_start
 from proxy.core.bank import Bank, BankVerdict, banks_of
-from proxy.core.book import Book, Verdict
+from proxy.core.book import Book
+from proxy.core.choice import Blocked, Choice, Crowd, Spot, spot_of
 from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
-from proxy.core.router import Place, Router
+from proxy.core.replica import ReplicaPhase
+from proxy.core.router import Place, Router, can_be_warm
 from proxy.core.saturation import Binding
+from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Reservation, Waiting, WaitQueue
 from proxy.core.warmth import Warmth
 
 LIMITED_BY_KV = frozenset({Binding.KV, Binding.PACING})
 BACKFILL_S = 0.1  # after looking in vain: a few decode steps, in which little changes
 RESERVED_AMONG = 4  # replicas, the nearest misses first: who misses by more starts later, and each costs several verdicts
+ROOM = attrgetter("room_ratio")
 BACKFILL_DEPTH = 16  # heads looked at behind one that does not fit: bounds a decision however long the queue is
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A request, the replica it goes to, and what it adds there."""
-
-    entry: Waiting
-    book: Book
-    verdict: Verdict
-
-
-class Spot(NamedTuple):
-    """One replica as a request sees it: the share of the pool it would leave at the forecast peak; ``binding`` is KV, UNAVAILABLE, or NONE
-    where the other limits are still to be asked.
-    """
-
-    headroom_ratio: float
-    book: Book
-    binding: Binding
-    look: BankVerdict
-    row: int  # in its bank
-    cached_tokens: float = 0.0  # of the prompt, expected in the replica's prefix cache
-
-    def place(self, binding: Binding) -> Place:
-        """With what binds, and the verdict made up."""
-        return self.book, Verdict(binding, self.headroom_ratio, self.look.curves_on(self.row), self.cached_tokens), binding
-
-
-@dataclass(slots=True)
-class Blocked:
-    """Why nobody fits a request: the limit on the replica that came nearest, its headroom, and its curves where it waits for room."""
-
-    binding: Binding = Binding.UNAVAILABLE
-    headroom_ratio: float = float("-inf")
-    curves: dict[str, Curves] = field(default_factory=dict)
-    headrooms: dict[str, float] = field(default_factory=dict)
-
-    def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
-        """Keep the nearest miss."""
-        if binding in {Binding.UNAVAILABLE, Binding.WEDGED}:
-            return  # it does not wait for this one
-        self.curves[book.spec.name] = verdict.curves
-        self.headrooms[book.spec.name] = verdict.headroom_ratio
-        if verdict.headroom_ratio > self.headroom_ratio or self.binding is Binding.UNAVAILABLE:
-            self.binding, self.headroom_ratio = binding, verdict.headroom_ratio
 
 
 class Placement:
@@ -85,18 +46,24 @@ class Placement:
         self._backfilled_s = float("-inf")
         self._pool: list[Book] = []
         self._banks: list[Bank] = []
+        self._by_model: dict[str, list[Book]] = {}
 
     def banks(self, pool: list[Book]) -> list[Bank]:
         """The pool in groups of equal replicas, kept for as long as it has the same books."""
         if pool is not self._pool and pool != self._pool:
             self._pool, self._banks = list(pool), banks_of(pool)
+            self._by_model.clear()
         return self._banks
 
-    def own_curves(self, entry: Waiting, pool: list[Book], now_s: float) -> Curves:
-        """The forecast of a request on the model's first replica, nothing shared."""
-        model = entry.demand.length_class.model
-        bank = next(bank for bank in self.banks(pool) if model in bank.models)
-        return bank.own_curves(entry.demand, now_s, entry.curves)[0]
+    def _books(self, pool: list[Book], model: str) -> list[Book]:
+        """Those of the pool that serve ``model``."""
+        self.banks(pool)
+        found = self._by_model.get(model)
+        if found is None:
+            found = [book for book in pool if model in book.spec.models]
+            if found:  # any name may be asked for
+                self._by_model[model] = found
+        return found
 
     def at_once(self, entry: Waiting, pool: list[Book], now_s: float) -> Choice | None:
         """Where one who arrives goes without waiting: nobody else waits, or a replica must get its cache back and it is warm there."""
@@ -164,26 +131,30 @@ class Placement:
         ``barred`` replicas are left out; ``contended`` is found out where it is None. Where routing is indifferent, what binds
         besides KV is asked only of the replicas with the most headroom, until one takes the request.
         """
-        spots = self._spots(entry, pool, now_s, entry.excluded | barred)
-        indifferent = self.router.is_indifferent(entry, [spot.book for spot in spots])
+        demand, barred = entry.demand, entry.excluded | barred
+        books = self._books(pool, demand.length_class.model)
+        indifferent = not can_be_warm(demand) and not any(book.foreign for book in books)
+        crowd = Crowd(contended, partial(self._contended, pool, now_s))
+        serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
+        if indifferent and serving and not barred:  # mostly it goes to the roomiest, and nobody else need be looked at
+            choice = self._on_roomiest(entry, max(serving, key=ROOM), now_s, crowd)
+            if choice is not None:
+                return choice
+        looks = [
+            (bank, bank.verdict(demand, now_s, entry.curves))
+            for bank in self.banks(pool)
+            if demand.length_class.model in bank.models
+        ]
+        spots = self._spots(demand, looks, barred)
         if not indifferent:
-            spots = self._with_cached(entry.demand, spots)
-        bindings: list[Binding] = []
+            spots = self._with_cached(demand, spots)
+        places: list[Place] = []
         for spot in spots:
-            binding, book = spot.binding, spot.book
-            if binding is Binding.NONE:
-                binding = book.binding(entry.demand, spot.headroom_ratio, now_s, spot.cached_tokens)
-                if binding is Binding.NONE and book.ledger.leases:
-                    if contended is None:
-                        contended = self._contended(pool, now_s)
-                    binding = self._pacing(entry, spot, now_s, contended=contended)
-            bindings.append(binding)
-            book.binding_last = binding
-            book.kv_limited = book.kv_limited or binding in LIMITED_BY_KV
+            binding = self._binding(entry, spot, now_s, crowd)
+            places.append(spot.place(binding))
             if binding is Binding.NONE and indifferent:
-                return Choice(entry, book, spot.place(binding)[1])
-        places = [spot.place(binding) for spot, binding in zip(spots, bindings, strict=True)]
-        if Binding.NONE in bindings:
+                return Choice(entry, spot.book, places[-1][1])
+        if any(binding is Binding.NONE for _, _, binding in places):
             book, verdict, binding = place = self.router.route(entry, places, pool, now_s)
             if binding is Binding.NONE:
                 return Choice(entry, book, verdict)
@@ -193,35 +164,57 @@ class Placement:
             blocked.note(*place)
         return blocked
 
+    def _binding(self, entry: Waiting, spot: Spot, now_s: float, crowd: Crowd) -> Binding:
+        """What keeps ``entry`` out of there; its book notes it."""
+        binding, book = spot.binding, spot.book
+        if binding is Binding.NONE:
+            binding = book.binding(entry.demand, spot.headroom_ratio, now_s, spot.cached_tokens)
+            if binding is Binding.NONE:
+                curves = spot.look.curves_on(spot.row)
+                if self._paced_out(entry, book, spot.headroom_ratio, curves, now_s, crowd):
+                    binding = Binding.PACING
+        book.binding_last = binding
+        book.kv_limited = book.kv_limited or binding in LIMITED_BY_KV
+        return binding
+
     def _with_cached(self, demand: Demand, spots: list[Spot]) -> list[Spot]:
         cached = self.router.warmth.cached_tokens(demand, [spot.book.spec.name for spot in spots])
         return [spot._replace(cached_tokens=tokens) for spot, tokens in zip(spots, cached, strict=True)]
 
-    def _spots(self, entry: Waiting, pool: list[Book], now_s: float, barred: Set[str]) -> list[Spot]:
-        """The replicas of the model, the one with the most headroom first. A full pool binds, unless nothing is on it."""
+    def _spots(self, demand: Demand, looks: list[tuple[Bank, BankVerdict]], barred: Set[str]) -> list[Spot]:
+        """The replicas of the model, the one with the most headroom first."""
         spots: list[Spot] = []
-        for bank in self.banks(pool):
-            if entry.demand.length_class.model not in bank.models:
-                continue
-            look = bank.verdict(entry.demand, now_s, entry.curves)
-            usable = bank.can_serve(entry.demand)
+        for bank, look in looks:
+            usable = bank.can_serve(demand)
             for index, headroom in enumerate(look.headroom_ratio.tolist()):
-                book, binding = bank.books[index], Binding.NONE
-                if book.spec.name in barred:
-                    continue
-                if not usable[index]:
-                    binding = Binding.UNAVAILABLE
-                elif headroom < 0.0 and book.ledger.leases and not book.saturation.wedge.wedged:
-                    binding = Binding.KV
-                spots.append(Spot(headroom, book, binding, look, index))
+                if bank.books[index].spec.name not in barred:
+                    spots.append(spot_of(bank.books[index], look, index, headroom, usable=usable[index]))
         spots.sort(key=itemgetter(0), reverse=True)
         return spots
 
-    def _pacing(self, entry: Waiting, spot: Spot, now_s: float, *, contended: bool) -> Binding:
-        paced = contended or (spot.headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s))
-        if paced and spot.book.paced_out(entry.demand, spot.look.curves_on(spot.row), now_s):
-            return Binding.PACING
-        return Binding.NONE
+    def _on_roomiest(self, entry: Waiting, book: Book, now_s: float, crowd: Crowd) -> Choice | None:
+        """The choice of ``book`` where it takes ``entry``, which shares nothing there."""
+        demand = entry.demand
+        newcomer = book.newcomer(demand, now_s, entry.curves)
+        headroom = book.headroom_with(newcomer, now_s)
+        if book.ledger.leases and headroom < 0.0:
+            return None
+        binding = book.binding(demand, headroom, now_s)
+        if binding is Binding.NONE and self._paced_out(entry, book, headroom, newcomer.curves, now_s, crowd):
+            binding = Binding.PACING
+        book.binding_last = binding
+        book.kv_limited = book.kv_limited or binding in LIMITED_BY_KV
+        return (
+            Choice(entry, book, Verdict(binding, headroom, newcomer.curves, 0.0, newcomer)) if binding is Binding.NONE else None
+        )
+
+    def _paced_out(self, entry: Waiting, book: Book, headroom_ratio: float, curves: Curves, now_s: float, crowd: Crowd) -> bool:
+        if not book.ledger.leases:
+            return False
+        burst = headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s)
+        if not burst and crowd.contended is False:
+            return False
+        return book.paced_out(entry.demand, curves, now_s) and (burst or crowd.is_contended())
 
     def _contended(self, pool: list[Book], now_s: float) -> bool:
         """Whether running plus queued demand exceeds what the replicas hold."""

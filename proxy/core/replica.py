@@ -58,6 +58,11 @@ class ReplicaSpec:
     null_block_used: bool = False  # engines up to 0.9.2 count their null block as used and as part of the whole
     kv_layout: KvLayout = PLAIN_LAYOUT
 
+    def used_blocks(self, usage_ratio: float) -> float:
+        """Blocks that a usage gauge tells of."""
+        nulls = self.engines if self.null_block_used else 0
+        return max(0.0, float(round(usage_ratio * (self.usable_blocks + nulls)) - nulls))
+
     @property
     def kv_shape(self) -> KvShape:
         """How tokens become blocks, before anything was learned."""

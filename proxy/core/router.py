@@ -13,10 +13,11 @@ from dataclasses import replace
 from math import inf
 
 from proxy.core.backfill import earliest_start
-from proxy.core.book import Book, Verdict
+from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.routing import LOAD_SLACK_S, WARMER_TOKENS, Standing, key_of, pick
 from proxy.core.saturation import Binding
+from proxy.core.verdict import Verdict
 from proxy.core.waiting import Waiting
 from proxy.core.warmth import Warmth
 
@@ -36,7 +37,7 @@ class Router:
     @staticmethod
     def is_indifferent(entry: Waiting, books: Sequence[Book]) -> bool:
         """Whether nothing counts but headroom: nothing of the request can be warm anywhere, and nobody else sends to these replicas."""
-        return not _can_be_warm(entry.demand) and not any(book.saturation.foreign_sequences for book in books)
+        return not can_be_warm(entry.demand) and not any(book.saturation.foreign_sequences for book in books)
 
     def route(self, entry: Waiting, places: Sequence[Place], pool: Iterable[Book], now_s: float) -> Place:
         """The place to go to; with a binding other than NONE it is waited for. At least one of ``places`` has room."""
@@ -70,7 +71,7 @@ class Router:
     ) -> list[tuple[Place, Standing]]:
         """Those of ``full`` that are warmer than all ``fitting``, with what waiting for them costs."""
         over = entry.warm_until_s is not None and now_s >= entry.warm_until_s
-        if not full or over or not entry.may_wait or not _can_be_warm(entry.demand):
+        if not full or over or not entry.may_wait or not can_be_warm(entry.demand):
             return []
         least = min(one.uncached_tokens for one in fitting) - WARMER_TOKENS
         soonest = min(one.work_tokens for one in fitting)
@@ -132,5 +133,6 @@ def prefill_token_s(book: Book) -> float:
     return learned if learned > 0.0 else PREFILL_TOKEN_S
 
 
-def _can_be_warm(demand: Demand) -> bool:
+def can_be_warm(demand: Demand) -> bool:
+    """Whether anything of the request could be ready on one replica and not on another."""
     return bool(demand.session or demand.adapter) or any(part.block_hashes for part in demand.parts)

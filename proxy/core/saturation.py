@@ -172,6 +172,8 @@ class Saturation:
 
     def backlog_tokens(self, now_s: float) -> float:
         """Prefill work ahead of whoever is sent now, in tokens."""
+        if not self.targets.any_unplaced:
+            return 0.0
         budget = self.step_time.token_budget
         full_s = self.step_s(budget)
         return self.targets.backlog_tokens(now_s, budget / full_s if full_s > 0.0 else 0.0)
@@ -233,7 +235,7 @@ class Saturation:
     def _tpot_binds(self, demand: Demand) -> bool:
         model, targets = self.step_time, self.targets
         wanted_s = demand.tpot_s
-        if wanted_s is None and targets.tpot_s_min() == inf:
+        if wanted_s is None and not targets.any_tpot:
             return False
         alone_s = model.step_s(sequences=1.0, kv_tokens=demand.prompt_tokens)
         target_s = targets.tpot_s_min(alone_s)

@@ -45,6 +45,9 @@ class Shedding:
 
     def at_once(self, demand: Demand, books: list[Book]) -> Refusal | None:
         """What no waiting can cure; None when the request can be served some time."""
+        for book in books:  # mostly the first
+            if book.phase is ReplicaPhase.SERVING and book.fits_alone(demand):
+                return None
         serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
         if not serving:
             return self.no_replica(demand)
@@ -60,15 +63,13 @@ class Shedding:
                 limit=context,
                 unit="tokens",
             )
-        if not any(book.fits_alone(demand) for book in serving):
-            need = min(book.least_blocks(longest + 1) for book in serving)
-            limit = max(book.spec.usable_blocks for book in serving)
-            message = f"The prompt needs {need} KV blocks; the largest replica has {limit}. It can never be served here."
-            return Refusal(
-                Outcome.NEVER_FITS, gate="kv", message=message, measured=need, limit=limit, unit="blocks",
-                policy_key="replicas[].kv_blocks",
-            )  # fmt: skip
-        return None
+        need = min(book.ledger.shape.least(longest + 1) for book in serving)
+        limit = max(book.spec.usable_blocks for book in serving)
+        message = f"The prompt needs {need} KV blocks; the largest replica has {limit}. It can never be served here."
+        return Refusal(
+            Outcome.NEVER_FITS, gate="kv", message=message, measured=need, limit=limit, unit="blocks",
+            policy_key="replicas[].kv_blocks",
+        )  # fmt: skip
 
     def no_replica(self, demand: Demand) -> Refusal:
         """No replica serves the demand's model now."""

@@ -50,7 +50,7 @@ BIN_RATIO = 1.25
 BIN_TOKENS_MAX = 1 << 20
 
 ROWS_START = 64
-LINES = ("_slope", "_intercept", "_doubt_slope", "_doubt_intercept", "_alive", "_areas")
+BY_CLASS = ("_ends", "_exposure", "_alive", "_areas", "_lines")  # arrays by class and bin
 
 Key = tuple[str | int | bool, ...]
 Running = tuple[int | NDArray[np.intp], float | FloatArray]  # class rows and tokens out so far of requests under way
@@ -77,6 +77,11 @@ def bin_of(tokens: FloatArray) -> NDArray[np.intp]:
     return BIN_OF_TOKEN.take(tokens.astype(np.intp), mode="clip").astype(np.intp)
 
 
+def places_of(tokens: FloatArray) -> NDArray[np.intp]:
+    """Where the four line coefficients of each length stand among those of any class: (4, len(tokens))."""
+    return bin_of(tokens) + BINS * np.arange(4)[:, None]
+
+
 def bucket(tokens: int | None) -> int:
     """Powers of four: lengths within a factor of four share a class. None (no cap) is its own bucket."""
     return -1 if tokens is None else (max(tokens, 1).bit_length() + 1) // 2
@@ -94,24 +99,21 @@ def class_chain(demand: Demand) -> tuple[Key, ...]:
 class SurvivalModel:
     """Survival of output length for every class seen. Numbers in, numbers out; no clock.
 
-    Classes are *rows* of parallel arrays, parents before children. ``_intercept + _slope * x`` is a class's cumulative hazard at ``x``
+    Classes are *rows* of parallel arrays, parents before children. Intercept + slope * x is a class's cumulative hazard at ``x``
     tokens in each bin, and likewise for its doubt.
     """
 
     def __init__(self) -> None:
         self._rows: dict[Key, int] = {(): 0}
-        self._chains: dict[Key, tuple[int, ...]] = {}  # by leaf key: rows from the root on
+        self._chains: dict[Key, tuple[int, ...]] = {}  # by what names the leaf: rows from the root on
         self._parents: list[int] = [-1]
         self._depths: list[int] = [0]
-        self._ends_total: list[float] = [0.0]
+        self._ends_total = [0.0]
         self._surplus: list[float] = [0.0]  # ends seen minus ends expected since the last shift
         self._expected: list[float] = [0.0]
         self._ends: FloatArray = np.zeros((ROWS_START, BINS))
         self._exposure: FloatArray = np.zeros((ROWS_START, BINS))
-        self._slope: FloatArray = np.zeros((ROWS_START, BINS))
-        self._intercept: FloatArray = np.zeros((ROWS_START, BINS))
-        self._doubt_slope: FloatArray = np.zeros((ROWS_START, BINS))
-        self._doubt_intercept: FloatArray = np.zeros((ROWS_START, BINS))
+        self._lines: FloatArray = np.zeros((ROWS_START, 4, BINS))  # slopes of hazard and doubt, then their intercepts
         self._asked: Demand | None = None  # the last demand and its chain: a decision asks for one several times
         self._answer: tuple[int, ...] = ()
         self._alive: FloatArray = np.zeros((ROWS_START, BINS))  # S at each bin's start
@@ -133,13 +135,12 @@ class SurvivalModel:
         """Rows of the demand's classes from the root on, made where missing and while there is room."""
         if demand is self._asked:
             return self._answer
-        self._asked, self._answer = demand, self._made_chain(class_chain(demand))
+        kind = demand.length_class
+        name = (kind.model, kind.tenant, kind.tools, bucket(demand.prompt_tokens_longest), bucket(demand.output_tokens_max))
+        self._asked, self._answer = demand, self._chains.get(name) or self._made_chain(class_chain(demand), name)
         return self._answer
 
-    def _made_chain(self, keys: tuple[Key, ...]) -> tuple[int, ...]:
-        known = self._chains.get(keys[-1])
-        if known is not None:
-            return known
+    def _made_chain(self, keys: tuple[Key, ...], name: Key) -> tuple[int, ...]:
         chain: list[int] = []
         for key in keys:
             row = self._rows.get(key)
@@ -148,7 +149,7 @@ class SurvivalModel:
                     return tuple(chain)  # not remembered: keys without end may come
                 row = self._new_row(key, chain[-1])
             chain.append(row)
-        self._chains[keys[-1]] = tuple(chain)
+        self._chains[name] = tuple(chain)
         return tuple(chain)
 
     def _new_row(self, key: Key, parent: int) -> int:
@@ -158,11 +159,11 @@ class SurvivalModel:
         for counts in (self._ends_total, self._surplus, self._expected):
             counts.append(0.0)
         if row == len(self._ends):
-            more = np.zeros((row, BINS))
-            for name in ("_ends", "_exposure", *LINES):
-                setattr(self, name, np.concatenate((getattr(self, name), more)))
-        for name in LINES:
-            getattr(self, name)[row] = getattr(self, name)[parent]
+            for name in BY_CLASS:
+                array = getattr(self, name)
+                setattr(self, name, np.concatenate((array, np.zeros_like(array))))
+        for array in (self._alive, self._areas, self._lines):
+            array[row] = array[parent]
         return row
 
     def learn(self, demand: Demand, tokens: float, *, natural: bool) -> None:
@@ -208,8 +209,8 @@ class SurvivalModel:
     def rebuild(self, running: Iterable[Running]) -> None:
         """Recompute every class's cumulative hazard, ``running`` being (leaf rows, tokens out so far) of requests under way."""
         rates, doubts = self.rates(running)
-        self._draw(self._slope, self._intercept, rates)
-        self._draw(self._doubt_slope, self._doubt_intercept, doubts)
+        self._draw(0, rates)
+        self._draw(1, doubts)
         alive = self._alive[: len(rates)] = np.exp(np.cumsum(-rates, axis=1) + rates)
         self._areas[: len(rates), 1:] = np.cumsum((alive[:, :-1] + alive[:, 1:]) * 0.5 * WIDTHS[:-1], axis=1)
         self.version += 1
@@ -234,12 +235,11 @@ class SurvivalModel:
             rates[level] = (ends[level] + weight * rates[above]) / rests_on[level]
         return rates, rates / rests_on
 
-    @staticmethod
-    def _draw(slope: FloatArray, intercept: FloatArray, steps: FloatArray) -> None:
-        """Straight lines within each bin through the cumulative sums of ``steps``."""
-        count = len(steps)
-        slope[:count] = steps / WIDTHS
-        intercept[:count] = np.cumsum(steps, axis=1) - steps - slope[:count] * EDGES[:-1]
+    def _draw(self, line: int, steps: FloatArray) -> None:
+        """Straight lines within each bin through the cumulative sums of ``steps``: hazards are line 0, doubts line 1."""
+        slope, intercept = self._lines[: len(steps), line], self._lines[: len(steps), line + 2]
+        slope[:] = steps / WIDTHS
+        intercept[:] = np.cumsum(steps, axis=1) - steps - slope * EDGES[:-1]
 
     @staticmethod
     def _live(running: list[Running], count: int) -> FloatArray:
@@ -259,36 +259,34 @@ class SurvivalModel:
 
     def hazard_at(self, rows: NDArray[np.intp], tokens: FloatArray) -> FloatArray:
         """Cumulative hazard of class ``rows`` at ``tokens``; same shapes, or ``rows`` broadcasting against ``tokens``."""
-        tokens = np.minimum(tokens, EDGES[-1])
-        index = bin_of(tokens) + rows * BINS
-        result: FloatArray = self._slope.take(index)
+        return self._line_at(0, bin_of(tokens) + rows * (4 * BINS), np.minimum(tokens, EDGES[-1]))
+
+    def doubt_at(self, rows: NDArray[np.intp], tokens: FloatArray) -> FloatArray:
+        """As ``hazard_at``, of the cumulative variance of its error."""
+        return self._line_at(1, bin_of(tokens) + rows * (4 * BINS), np.minimum(tokens, EDGES[-1]))
+
+    def _line_at(self, line: int, index: NDArray[np.intp], tokens: FloatArray) -> FloatArray:
+        """Slope * tokens + intercept; ``index`` is that of class and bin in the first line's slopes."""
+        flat = self._lines.reshape(-1)
+        result: FloatArray = flat[line * BINS :].take(index)
         result *= tokens
-        result += self._intercept.take(index)
+        result += flat[(line + 2) * BINS :].take(index)
         return result
 
-    def hazard_and_doubt_at(self, rows: NDArray[np.intp], tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Cumulative hazard, as ``hazard_at``, and the cumulative variance of its error: two arrays of the shape of ``tokens``."""
-        tokens = np.minimum(tokens, EDGES[-1])
-        index = bin_of(tokens) + rows * BINS
-        hazard: FloatArray = self._slope.take(index)
-        hazard *= tokens
-        hazard += self._intercept.take(index)
-        doubt: FloatArray = self._doubt_slope.take(index)
-        doubt *= tokens
-        doubt += self._doubt_intercept.take(index)
-        return hazard, doubt
-
-    def lines_in(self, row: int, tokens: FloatArray, bins: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
-        """As ``hazard_and_doubt_at``, for one class at ``tokens`` that lie in ``bins``: no search, no index to make."""
-        hazard: FloatArray = self._slope[row].take(bins) * tokens + self._intercept[row].take(bins)
-        doubt: FloatArray = self._doubt_slope[row].take(bins) * tokens + self._doubt_intercept[row].take(bins)
-        return hazard, doubt
+    def hazard_and_doubt_in(self, rows: list[int], tokens: FloatArray, places: NDArray[np.intp]) -> FloatArray:
+        """``hazard_at`` and ``doubt_at``, never below 0, of classes at ``tokens`` with their ``places_of``: (2, rows, tokens)."""
+        taken = self._lines[rows].reshape(len(rows), 4 * BINS).take(places.reshape(-1), axis=1)
+        lines: FloatArray = taken.reshape(len(rows), 4, len(tokens)).swapaxes(0, 1)
+        both = lines[:2]
+        both *= tokens
+        both += lines[2:]
+        return np.maximum(both, 0.0, out=both)
 
     def hazard(self, row: int, tokens: float) -> float:
         """Cumulative hazard of one class at ``tokens``."""
         tokens = min(tokens, EDGE_LIST[-1])
         index = min(bisect_right(EDGE_LIST, tokens) - 1, BINS - 1)
-        return float(self._intercept[row, index] + self._slope[row, index] * tokens)
+        return float(self._lines[row, 2, index] + self._lines[row, 0, index] * tokens)
 
     def output_tokens_expected(self, demand: Demand, cap: int) -> float:
         """Mean output length of a new request, cut at ``cap`` tokens: the integral of S, by trapezoids over the bins."""

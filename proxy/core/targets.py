@@ -76,6 +76,16 @@ class Targets:
         """The least TTFT target in seconds; infinite without any."""
         return min(self._ttft_s, default=inf)
 
+    @property
+    def any_tpot(self) -> bool:
+        """Whether anybody has a TPOT target."""
+        return bool(self._tpot_s)
+
+    @property
+    def any_unplaced(self) -> bool:
+        """Whether there is anybody who may not be placed yet."""
+        return bool(self._unplaced)
+
     def tpot_s_min(self, at_least_s: float = 0.0) -> float:
         """The least TPOT target in seconds that is not below ``at_least_s``; infinite without any."""
         return min((target_s for target_s in self._tpot_s if target_s >= at_least_s), default=inf)

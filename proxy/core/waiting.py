@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from proxy.core.demand import Demand
-from proxy.core.ledger import CurveCache
+from proxy.core.newcomers import CurveCache
 
 
 @dataclass(slots=True)

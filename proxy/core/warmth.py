@@ -112,6 +112,8 @@ class Warmth:
 
     def cached_tokens(self, demand: Demand, replicas: Sequence[str]) -> list[float]:
         """Prompt tokens that each replica is expected to find cached, in the order of ``replicas``; 0 where nothing is known."""
+        if not demand.hashed and not demand.session:
+            return [0.0] * len(replicas)
         session = None if not demand.session else self._sessions.get(_session_name(demand))
         keys: dict[int, list[Sequence[int]]] = {}
         found = []
@@ -178,7 +180,8 @@ class Warmth:
         warm.load_tokens = self.load_tokens(lease.replica, lease.sent_s) + work
         warm.load_s = lease.sent_s
         for part in demand.parts:
-            warm.index.place(warm.index.keys_of(part.block_hashes))
+            if part.block_hashes:
+                warm.index.place(warm.index.keys_of(part.block_hashes))
         if demand.adapter:
             warm.adapters[demand.adapter] = warm.adapters.get(demand.adapter, 0) + 1
             warm.adapter_last = demand.adapter

@@ -15,7 +15,7 @@ from tests.support.builders import book, demand, knows_lengths, lease_of, rows
 
 GRID = Grid(4096)
 KNOWS = SurvivalModel()
-KNOWS._slope[:] = KNOWS._intercept[:] = 0.0  # nobody ends before its cap
+KNOWS._lines[:] = 0.0  # nobody ends before its cap
 PREFILL_STEPS_MAX = 3  # the step that takes the prompt, and the delay's two before it
 
 

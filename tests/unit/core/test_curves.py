@@ -86,7 +86,7 @@ def test_growth_ends_at_the_cap() -> None:
 
 
 def test_alive_is_one_now_and_zero_from_the_cap_on() -> None:
-    living, _, possible = alive(rows((10, 5, 40)), GRID, SurvivalModel())
+    living, possible = alive(rows((10, 5, 40)), GRID, SurvivalModel())
     assert living[0, 0] == 1.0
     gone = GRID.starts + 5 >= 40
     assert (living[0, gone] == 0.0).all()
@@ -96,7 +96,7 @@ def test_alive_is_one_now_and_zero_from_the_cap_on() -> None:
 
 
 def test_who_is_still_to_be_prefilled_lives_longer_by_its_delay() -> None:
-    now, later = (alive(rows((10, 0, 32), delay=delay), GRID, SurvivalModel())[2][0].sum() for delay in (0.0, 2.0))
+    now, later = (alive(rows((10, 0, 32), delay=delay), GRID, SurvivalModel())[1][0].sum() for delay in (0.0, 2.0))
     assert later == now + 1
 
 
@@ -117,8 +117,8 @@ def test_the_common_error_is_the_doubt_about_survival() -> None:
     curves, living = curves_of(rows((100, 10, 3000), (100, 900, 3000)), GRID, model, KvShape(16))
     assert curves.common[0, 0] == 0.0
     ahead = GRID.starts + 10.0
-    _, doubt = model.hazard_and_doubt_at(np.zeros(len(ahead), dtype=np.intp), ahead)
-    expected = curves.mean[0] * np.sqrt(doubt - model.hazard_and_doubt_at(np.zeros(1, dtype=np.intp), np.asarray([10.0]))[1])
+    doubt = model.doubt_at(np.zeros(len(ahead), dtype=np.intp), ahead)
+    expected = curves.mean[0] * np.sqrt(doubt - model.doubt_at(np.zeros(1, dtype=np.intp), np.asarray([10.0])))
     assert np.allclose(curves.common[0], expected)
     relative = curves.common / np.maximum(curves.mean, 1e-9)
     both = (living > 0.0).all(axis=0)

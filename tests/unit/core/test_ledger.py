@@ -6,7 +6,7 @@ import pytest
 from proxy.core.book import Book
 from proxy.core.curves import Curves
 from proxy.core.demand import PromptPart
-from proxy.core.ledger import CurveCache
+from proxy.core.newcomers import CurveCache
 from proxy.core.survival import SurvivalModel
 from tests.support.builders import book, demand, knows_lengths, lease_of
 

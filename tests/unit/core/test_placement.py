@@ -1,8 +1,9 @@
 """Where requests go and who goes past whom."""
 
 from proxy.core.book import Book
+from proxy.core.choice import Blocked, Choice
 from proxy.core.demand import Demand
-from proxy.core.placement import BACKFILL_DEPTH, BACKFILL_S, Blocked, Choice, Placement
+from proxy.core.placement import BACKFILL_DEPTH, BACKFILL_S, Placement
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.survival import SurvivalModel

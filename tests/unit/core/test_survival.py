@@ -143,7 +143,7 @@ def test_classes_differ_by_what_is_known_of_a_request() -> None:
 
 def error(model: SurvivalModel, one: Demand, tokens: float) -> float:
     """Standard deviation of log S at ``tokens``."""
-    _, doubt = model.hazard_and_doubt_at(np.asarray([model.leaf(one)]), np.asarray([tokens]))
+    doubt = model.doubt_at(np.asarray([model.leaf(one)]), np.asarray([tokens]))
     return math.sqrt(float(doubt[0]))
 
 

@@ -1,0 +1,86 @@
+"""What placement says of a request: where it goes, or why nobody takes it.
+
+Decides nothing but which of several misses is the nearest.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from proxy.core.bank import BankVerdict
+from proxy.core.book import Book
+from proxy.core.curves import Curves
+from proxy.core.router import Place
+from proxy.core.saturation import Binding
+from proxy.core.verdict import Verdict
+from proxy.core.wait_queue import Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A request, the replica it goes to, and what it adds there."""
+
+    entry: Waiting
+    book: Book
+    verdict: Verdict
+
+
+class Spot(NamedTuple):
+    """One replica as a request sees it: the share of the pool it would leave at the forecast peak; ``binding`` is KV, UNAVAILABLE, or NONE
+    where the other limits are still to be asked.
+    """
+
+    headroom_ratio: float
+    book: Book
+    binding: Binding
+    look: BankVerdict
+    row: int  # in its bank
+    cached_tokens: float = 0.0  # of the prompt, expected in the replica's prefix cache
+
+    def place(self, binding: Binding) -> Place:
+        """With what binds, and the verdict made up."""
+        look, curves = self.look, self.look.curves_on(self.row)
+        return self.book, Verdict(binding, self.headroom_ratio, curves, self.cached_tokens, look.newcomer), binding
+
+
+@dataclass(slots=True)
+class Blocked:
+    """Why nobody fits a request: the limit on the replica that came nearest, its headroom, and its curves where it waits for room."""
+
+    binding: Binding = Binding.UNAVAILABLE
+    headroom_ratio: float = float("-inf")
+    curves: dict[str, Curves] = field(default_factory=dict)
+    headrooms: dict[str, float] = field(default_factory=dict)
+
+    def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
+        """Keep the nearest miss."""
+        if binding in {Binding.UNAVAILABLE, Binding.WEDGED}:
+            return  # it does not wait for this one
+        self.curves[book.spec.name] = verdict.curves
+        self.headrooms[book.spec.name] = verdict.headroom_ratio
+        if verdict.headroom_ratio > self.headroom_ratio or self.binding is Binding.UNAVAILABLE:
+            self.binding, self.headroom_ratio = binding, verdict.headroom_ratio
+
+
+def spot_of(book: Book, look: BankVerdict, index: int, headroom_ratio: float, *, usable: bool) -> Spot:
+    """How a request sees a replica. A full pool binds, unless nothing is on it."""
+    binding = Binding.NONE
+    if not usable:
+        binding = Binding.UNAVAILABLE
+    elif headroom_ratio < 0.0 and book.ledger.leases and not book.saturation.wedge.wedged:
+        binding = Binding.KV
+    return Spot(headroom_ratio, book, binding, look, index)
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Whether demand exceeds the pools, found out when it is asked for and only once for a choice."""
+
+    contended: bool | None  # None: not known yet
+    find_out: Callable[[], bool]
+
+    def is_contended(self) -> bool:
+        """Whether it does."""
+        if self.contended is None:
+            self.contended = self.find_out()
+        return self.contended

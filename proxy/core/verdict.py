@@ -1,0 +1,26 @@
+"""What a replica says to one request: whether it fits, and what it would add.
+
+Decides nothing; made by ``core.book`` for one replica and by ``core.placement`` for many.
+"""
+
+from dataclasses import dataclass
+
+from proxy.core.curves import Curves
+from proxy.core.newcomers import Newcomer
+from proxy.core.saturation import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a request fits a replica now, what binds if not, and the share of the pool left at the forecast peak."""
+
+    binding: Binding
+    headroom_ratio: float
+    curves: Curves
+    cached_tokens: float = 0.0  # of the prompt, expected in the replica's prefix cache
+    newcomer: Newcomer | None = None  # what ``curves`` would be if nothing were shared
+
+    @property
+    def fits(self) -> bool:
+        """No limit binds."""
+        return self.binding is Binding.NONE
