@@ -3,15 +3,16 @@
 Formula. A prior from two figures of the load, and an integral correction by outcomes:
 
     z      = clip( z0 * calibration + delta, z_min, z_max )
-    z0     = PHI^-1( 1 - aim * n / kappa(rho) )        kappa(rho) = KAPPA * exp(KAPPA_GROWTH * rho)
+    z0     = PHI^-1( 1 - aim * sqrt(n * SEQUENCES) / kappa(rho) )        kappa(rho) = KAPPA * exp(KAPPA_GROWTH * rho)
     delta += STEP * victims of a cluster (at most CLUSTER_MAX)                     when the engine preempts
     delta -= STEP * aim                                        for each completion while KV limited admission
 
 ``n`` is how many sequences are in flight when the pool is full, ``rho`` the share of what a request holds at its end that it had not
 been admitted with (output tokens over prompt and output tokens), ``aim`` a share of the policy's target. Why: a full pool gets about
 one chance to overflow for each turnover of its n sequences, which overflows with probability 1 - PHI(z) and then preempts the more
-victims the faster the others grow while nobody ends: ``kappa`` victims per turnover and unit of that probability, 0.3 where prompts
-rule (rho 0.04), 1 for chat (0.25), 17 for long reasoning (0.84), alike on small and large pools. ``calibration`` is what past forecasts
+victims the faster the others grow while nobody ends, and in a larger pool more at a time: ``kappa * sqrt(n / SEQUENCES)`` victims per
+turnover and unit of that probability; ``kappa`` is 0.3 where prompts rule (rho 0.04), 1 for chat (0.25), 17 for long reasoning (0.84).
+(Taken as alike for all pools, one overflow of 160 long outputs cost 89 preemptions.) ``calibration`` is what past forecasts
 were really off by (``core.calibration``). The correction rests where preemptions per completion equal the aim.
 
 Anti-windup: only completions that fell while admission was limited by KV relax, and delta never takes z beyond its limits. A cluster is
@@ -22,7 +23,7 @@ Fails: kappa was fitted to lognormal lengths of sigma 0.7 to 0.8 on steps of one
 up to half a unit until outcomes correct it, which takes some hundred completions.
 """
 
-from math import exp
+from math import exp, sqrt
 from statistics import NormalDist
 
 STEP = 0.12
@@ -32,6 +33,7 @@ CLUSTER_S = 2.0
 Z_START = 2.5  # until something has completed; the caps rule then anyway
 KAPPA = 0.28
 KAPPA_GROWTH = 4.9
+SEQUENCES = 30.0  # of the pools on which kappa was found
 OVERFLOW_MIN, OVERFLOW_MAX = 3e-4, 0.5
 BURST_PREEMPTIONS = 3
 BURST_PAUSE_S = 1.0
@@ -68,7 +70,7 @@ class Feedback:
         if self._tokens <= 0.0:
             return Z_START
         kappa = KAPPA * exp(KAPPA_GROWTH * self._output_tokens / self._tokens)
-        overflow = AIM_RATIO * self.target_ratio * max(1.0, self._sequences) / kappa
+        overflow = AIM_RATIO * self.target_ratio * sqrt(max(1.0, self._sequences) * SEQUENCES) / kappa
         return NORMAL.inv_cdf(1.0 - min(max(overflow, OVERFLOW_MIN), OVERFLOW_MAX))
 
     def load(self, sequences: int, calibration: float, *, kv_limited: bool) -> None:

@@ -12,10 +12,9 @@ cap cuts the curve, so a dishonest or absent ``max_tokens`` costs nothing once e
 
 Regimes. Cold: the prior has no scale, S(x) = (1 + x / PRIOR_TOKENS)^-PRIOR_POWER, and doubts itself. (With one of 512 tokens the first
 completions, which are the short ones, made a pool of long outputs preempt 190 in its first 1,000; with one of 8,192 nobody was
-preempted and the first hundreds took twice as long.) Learning: running requests already
-count, so a shift to longer outputs shows before they finish. Steady: each completion forgets a little of its class
-(``FORGET_COMPLETIONS``), so forgetting follows traffic and not time. Shift: when the ends seen and the ends expected drift apart by
-more than ``SHIFT_SIGMA`` standard deviations, most of the class's history is dropped.
+preempted and the first hundreds took twice as long.) Learning: running requests already count, so a shift to longer outputs shows
+before they finish. Steady: each completion forgets a little of its class (``FORGET_COMPLETIONS``), so forgetting follows traffic and not
+time. Shift: when the ends seen and the ends expected drift apart (``core.shift_watch``), most of the class's history is dropped.
 
 Fails: where a class mixes populations that nothing in the request tells apart the forecast is honest but wide. That the hazards rest on
 a finite number of ends is an error common to all requests of a class: the standard deviation of ``log S`` between two lengths is the
@@ -24,13 +23,14 @@ root of the sum of ``doubt`` between them, and is handed on as such.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from math import exp, sqrt
+from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
 
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
+from proxy.core.shift_watch import SHIFT_KEEP, ShiftWatch
 
 BACKOFF_WEIGHT = 20.0
 ROOT_WEIGHT = 4.0  # few: the prior is a guess about no model in particular
@@ -39,10 +39,6 @@ ROOT_WEIGHT = 4.0  # few: the prior is a guess about no model in particular
 PRIOR_POWER = 0.5
 PRIOR_TOKENS = 64.0
 FORGET_COMPLETIONS = 2000.0  # half-life of about 1,400 completions; what changes sooner is for the watch over shifts
-SHIFT_SIGMA = 4.0
-SHIFT_EXPECTED_MIN = 10.0
-SHIFT_ENDS_MIN = 20.0
-SHIFT_KEEP = 0.2
 CLASSES_MAX = 4096  # 1.6 MB of hazards; newcomers beyond it share their parent's class
 BIN_TOKENS = 16
 BIN_UNTIL_TOKENS = 256
@@ -108,9 +104,8 @@ class SurvivalModel:
         self._chains: dict[Key, tuple[int, ...]] = {}  # by what names the leaf: rows from the root on
         self._parents: list[int] = [-1]
         self._depths: list[int] = [0]
-        self._ends_total = [0.0]
-        self._surplus: list[float] = [0.0]  # ends seen minus ends expected since the last shift
-        self._expected: list[float] = [0.0]
+        self._ends_total: list[float] = [0.0]
+        self._watch = ShiftWatch()
         self._ends: FloatArray = np.zeros((ROWS_START, BINS))
         self._exposure: FloatArray = np.zeros((ROWS_START, BINS))
         self._lines: FloatArray = np.zeros((ROWS_START, 4, BINS))  # slopes of hazard and doubt, then their intercepts
@@ -156,8 +151,8 @@ class SurvivalModel:
         row = self._rows[key] = len(self._rows)
         self._parents.append(parent)
         self._depths.append(self._depths[parent] + 1)
-        for counts in (self._ends_total, self._surplus, self._expected):
-            counts.append(0.0)
+        self._ends_total.append(0.0)
+        self._watch.new_row()
         if row == len(self._ends):
             for name in BY_CLASS:
                 array = getattr(self, name)
@@ -183,28 +178,11 @@ class SurvivalModel:
             if natural:
                 ends[last] += 1.0
                 self._ends_total[row] += 1.0
-            self._watch_for_shift(row, expected, natural=natural)
-
-    def _watch_for_shift(self, row: int, expected: float, *, natural: bool) -> None:
-        """Ends minus compensator is a martingale while the class keeps its law; a drift says it does not."""
-        if self._ends_total[row] < SHIFT_ENDS_MIN:
-            return  # still learning: what it is compared with is the prior, which everything differs from
-        self._surplus[row] += (1.0 if natural else 0.0) - expected
-        self._expected[row] += expected
-        seen = self._expected[row]
-        if seen < SHIFT_EXPECTED_MIN:
-            return
-        # The expectation itself rests on a finite number of ends, which adds its own relative error of 1 / sqrt(ends).
-        sigma = sqrt(seen + seen**2 / self._ends_total[row])
-        if abs(self._surplus[row]) > SHIFT_SIGMA * sigma:
-            self._ends[row] *= SHIFT_KEEP
-            self._exposure[row] *= SHIFT_KEEP
-            self._ends_total[row] *= SHIFT_KEEP
-            self.shifts_total += 1
-            self._surplus[row] = self._expected[row] = 0.0
-        elif seen > FORGET_COMPLETIONS:
-            self._surplus[row] *= 0.5
-            self._expected[row] *= 0.5
+            if self._watch.drifts(row, expected, natural=natural, ends=self._ends_total[row]):
+                ends *= SHIFT_KEEP
+                exposure *= SHIFT_KEEP
+                self._ends_total[row] *= SHIFT_KEEP
+                self.shifts_total += 1
 
     def rebuild(self, running: Iterable[Running]) -> None:
         """Recompute every class's cumulative hazard, ``running`` being (leaf rows, tokens out so far) of requests under way."""
@@ -223,7 +201,7 @@ class SurvivalModel:
         levels = [np.flatnonzero(depths == depth) for depth in range(int(depths.max()) + 1)]
         for level in reversed(levels[1:]):  # each class's running requests count in all above it
             np.add.at(live, parents[level], live[level])
-        ends, exposure = self._ends[:count], self._exposure[:count] + live
+        ends, exposure = self._ends[:count], self._exposure[:count] + live * self._watch.weights(live)
         rates, rests_on = np.empty((count, BINS)), np.empty((count, BINS))
         rests_on[0] = exposure[0] + ROOT_WEIGHT
         rates[0] = (ends[0] + ROOT_WEIGHT * PRIOR_RATES) / rests_on[0]
@@ -233,6 +211,7 @@ class SurvivalModel:
             weight = np.clip(rests_on[above] - exposure[level], ROOT_WEIGHT, BACKOFF_WEIGHT)
             rests_on[level] = exposure[level] + weight
             rates[level] = (ends[level] + weight * rates[above]) / rests_on[level]
+        self._watch.under_way((live * rates).sum(axis=1))
         return rates, rates / rests_on
 
     def _draw(self, line: int, steps: FloatArray) -> None:

@@ -216,6 +216,41 @@ def test_learning_from_cold_is_no_shift(mean: float) -> None:
     assert [run(SurvivalModel(), random.Random(seed), mean, 150) for seed in range(8)] == [0] * 8
 
 
+def crowd(model: SurvivalModel, rng: random.Random, *, crowd: int, completions: int, median: float) -> int:
+    """A pool that is full from the start: whoever ends is replaced, all gain 16 tokens a turn. Returns the shifts."""
+    one, row = demand(cap=8192), model.leaf(demand(cap=8192))
+
+    def length() -> float:
+        return min(8000.0, rng.lognormvariate(math.log(median), 0.8))
+
+    lengths, out = [length() for _ in range(crowd)], [0.0] * crowd
+    before, turn = model.shifts_total, 0
+    while completions > 0:
+        turn += 1
+        for index in range(crowd):
+            out[index] += 16.0
+            if out[index] >= lengths[index]:
+                model.learn(one, lengths[index], natural=True)
+                completions -= 1
+                lengths[index], out[index] = length(), 0.0
+        if turn % 2 == 0:
+            model.rebuild([(np.full(crowd, row), np.asarray(out))])
+    return model.shifts_total - before
+
+
+@pytest.mark.parametrize("size", [30, 150])
+def test_a_pool_that_fills_is_no_shift_though_the_short_ones_complete_first(size: int) -> None:
+    shifts = [crowd(SurvivalModel(), random.Random(seed), crowd=size, completions=900, median=1340.0) for seed in range(3)]
+    assert sum(shifts) <= CHAIN, f"by seed: {shifts}"  # one change fires in each class of the chain
+
+
+def test_a_full_pool_whose_outputs_grow_is_a_shift() -> None:
+    model = SurvivalModel()
+    crowd(model, random.Random(1), crowd=60, completions=600, median=200.0)
+    assert crowd(model, random.Random(2), crowd=60, completions=300, median=1000.0) >= 1
+    assert model.output_tokens_expected(demand(cap=8192), 8192) == pytest.approx(1000.0 * math.exp(0.32), rel=0.3)
+
+
 def test_after_a_shift_the_class_believes_what_comes_now() -> None:
     rng = random.Random(5)
     model = SurvivalModel()
