@@ -14,6 +14,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from math import inf
 
+from proxy.core.charging import MeanLength, Scale
 from proxy.core.demand import Demand
 from proxy.core.drain import DrainMeter
 from proxy.core.waiting import Waiting, sort_key
@@ -21,13 +22,17 @@ from proxy.core.waiting import Waiting, sort_key
 
 @dataclass(slots=True)
 class TenantLine:
-    """One tenant's line, in order. ``charge`` sums those with a promise; ``drain`` measures how fast the line moves."""
+    """One tenant's line, in order. ``charge`` sums those with a promise; ``drain`` measures how fast the line moves, ``length`` and
+    ``scale`` are for ``core.charging``.
+    """
 
     weight: float = 1.0
     virtual: float = 0.0
     charge: float = 0.0
     waiting: list[Waiting] = field(default_factory=list)
     drain: DrainMeter = field(default_factory=DrainMeter)
+    length: MeanLength = field(default_factory=MeanLength)
+    scale: Scale = field(default_factory=Scale)
 
     def before(self, rank_s: float) -> float:
         """Block-steps of those with a promise that go before one of this rank, mostly all."""
@@ -73,9 +78,10 @@ class Band:
         if tenant is not None:
             own = tenant.before(rank_s)
             virtual = tenant.virtual if tenant.waiting else max(tenant.virtual, virtual)
-        until = virtual + own / max(demand.tenant_weight, 1e-6)
+        own_scale = 1.0 if tenant is None else tenant.scale.ratio
+        until = virtual + own * own_scale / max(demand.tenant_weight, 1e-6)
         others = sum(
-            min(other.charge, (until - other.virtual) * other.weight)
+            min(other.charge, (until - other.virtual) * other.weight / other.scale.ratio)
             for other in self.tenants.values()
             if other is not tenant and other.charge > 0.0 and other.virtual < until
         )

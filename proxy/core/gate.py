@@ -218,14 +218,17 @@ class Gate:
             self._reserve(choice, now_s, effects)
 
     def _reserve(self, choice: Choice, now_s: float, effects: list[Effect]) -> None:
-        book = choice.book
-        charge = book.block_steps(choice.verdict.curves)
-        self.queue.charge(choice.entry.demand, charge)
-        self._book_lease(choice.entry, book, now_s, effects, charge=charge, newcomer=choice.verdict.newcomer)
+        demand, book = choice.entry.demand, choice.book
+        cap = book.output_tokens_max(demand)
+        tokens = self.queue.output_tokens_expected(demand, self.fleet.model.output_tokens_expected(demand, cap))
+        forecast = book.block_steps(choice.verdict.curves)
+        charge = used_block_steps(book.ledger, demand, min(tokens, cap))
+        self.queue.charge_ahead_of_end(demand, charge, forecast)
+        self._book_lease(choice.entry, book, now_s, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer)
 
     def _book_lease(
         self, entry: Waiting, book: Book, now_s: float, effects: list[Effect], *,
-        charge: float = 0.0, newcomer: Newcomer | None = None,
+        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None,
     ) -> None:  # fmt: skip
         demand = entry.demand
         cap = book.output_tokens_max(demand)
@@ -240,7 +243,7 @@ class Gate:
             output_tokens_forecast=self.fleet.model.output_tokens_expected(demand, cap),
             cached_tokens=int(self.fleet.warmth.cached_tokens(demand, (book.spec.name,))[0]),
         )
-        self.leases.start(demand.request_id, Open(lease, entry.excluded, charge), newcomer)
+        self.leases.start(demand.request_id, Open(lease, entry.excluded, *charge), newcomer)
         effects.append(Reserve(demand.request_id, lease))
 
     # ---- ends
@@ -277,7 +280,7 @@ class Gate:
         """Charge what the request took, with so many tokens out of each sequence, instead of what was forecast."""
         if opened.charge and book is not None:
             used = used_block_steps(book.ledger, opened.lease.demand, output_tokens)
-            self.queue.charge(opened.lease.demand, used - opened.charge)
+            self.queue.settle(opened.lease.demand, opened.charge, used, output_tokens)
 
     def _place_anew(self, request_id: str, now_s: float, effects: list[Effect]) -> None:
         """The replica did not take it: queue it before everybody else of its tenant, that replica excluded."""
@@ -293,7 +296,7 @@ class Gate:
         if refusal is not None:
             self._shed(request_id, refusal, effects)
             return
-        self.queue.push(Waiting(demand, now_s, opened.lease.streaming, opened.charge, 0.0, excluded), front=True)
+        self.queue.push(Waiting(demand, now_s, opened.lease.streaming, opened.forecast, 0.0, excluded), front=True)
 
     def _review(self, now_s: float, effects: list[Effect]) -> None:
         """Shed whose deadline has come; promise a place to those standing by where that can be done by now, or shed them too."""

@@ -24,11 +24,14 @@ from proxy.core.newcomers import Newcomer
 
 @dataclass(slots=True)
 class Open:
-    """A request with a lease. ``excluded`` are replicas that failed it; ``charge`` is what its tenant was charged, in block-steps."""
+    """A request with a lease. ``excluded`` are replicas that failed it; ``charge`` is what its tenant was charged when ``forecast``
+    block-steps were expected.
+    """
 
     lease: Lease
     excluded: set[str]
     charge: float
+    forecast: float = 0.0
     voided: bool = False
 
 

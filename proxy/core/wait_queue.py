@@ -4,7 +4,8 @@ Order: bands by priority, higher first; within a band tenants by virtual token-t
 those with a promise before those standing by (``core.shedding``), then by latest start (``Waiting.rank_s``), then by arrival. A tenant
 that comes back from idleness starts at the least virtual time of those waiting, or where nobody waits at that of whoever was served last,
 so it can claim no credit for its absence (the rule of virtual token counters, reference algorithms.md §4). The charge is the request's
-forecast KV token-time in block-steps, taken at admission and settled at its end.
+KV token-time in block-steps, taken at admission for a length as those of the tenant's past answers (``core.charging``) and settled at
+its end.
 
 Bounds: requests, prompt tokens and body bytes; the caller asks ``exceeds`` before pushing. Fails: strict priority can starve a low
 band for as long as the higher ones fill the pools; deadlines end that wait with an honest answer.
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from math import inf
 
 from proxy.core.bands import Ahead, Band, TenantLine
+from proxy.core.charging import MeanLength
 from proxy.core.demand import Demand
 from proxy.core.drain import DrainMeter
 from proxy.core.waiting import Reservation, Waiting, sort_key
@@ -35,6 +37,7 @@ class WaitQueue:
         self.peak_blocks = 0.0
         self.now_s = 0.0  # of the event being handled
         self.drain = DrainMeter()
+        self._length = MeanLength()  # of all tenants
         self._deadlines: list[tuple[float, int, Waiting]] = []
         self._standing_by: dict[str, Waiting] = {}
         self._bands: dict[int, Band] = {}
@@ -139,6 +142,27 @@ class WaitQueue:
         if block_steps > 0.0:
             band.clock = max(band.clock, tenant.virtual)
 
+    def output_tokens_expected(self, demand: Demand, forecast: float) -> float:
+        """Output tokens to charge a request for; ``forecast`` is what to think before any has ended."""
+        every = self._length.expected(forecast) if self._length.count else forecast
+        band = self._bands.get(demand.priority)
+        tenant = None if band is None else band.tenants.get(demand.tenant)
+        return every if tenant is None else tenant.length.expected(every)
+
+    def charge_ahead_of_end(self, demand: Demand, block_steps: float, forecast: float) -> None:
+        """Account the expected token-time of an admission; ``forecast`` is that of its curves."""
+        self.charge(demand, block_steps)
+        self._line(demand).scale.admitted(block_steps, forecast)
+
+    def settle(self, demand: Demand, charged: float, used: float, output_tokens: float) -> None:
+        """A request took ``used`` block-steps where ``charged`` were charged, with so many tokens out of each sequence."""
+        self.charge(demand, used - charged)
+        self._length.ended(output_tokens)
+        self._line(demand).length.ended(output_tokens)
+
+    def _line(self, demand: Demand) -> TenantLine:
+        return self._bands.setdefault(demand.priority, Band()).tenant(demand.tenant)
+
     def charge_ahead(self, priority: int | None) -> float:
         """Block-steps promised in the band of ``priority`` and above; in the whole queue for None."""
         return sum(band.charge for key, band in self._bands.items() if priority is None or key >= priority)
@@ -163,7 +187,7 @@ class WaitQueue:
                 tenant = self._bands[priority].tenants[name]
                 entry = tenant.waiting[index]
                 if index + 1 < len(tenant.waiting):
-                    after = virtual + entry.charge_block_steps / max(tenant.weight, 1e-6)
+                    after = virtual + entry.charge_block_steps * tenant.scale.ratio / max(tenant.weight, 1e-6)
                     heapq.heappush(heap, (after, name, index + 1))
                 yield entry
 
