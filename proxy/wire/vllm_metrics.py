@@ -2,7 +2,7 @@
 
 Names differ by version (reference vllm.md §1.2); ``NAMES`` is the only place that knows them, best first. For each purpose the first
 name that occurs at all is read for every engine. What is missing, NaN, infinite or negative is None, never zero: an unreadable usage
-must not look like an empty cache. Ratios outside 0..1 are clamped to it.
+must not look like an empty cache, nor a full one. Ratios are clamped to 0..1 where a null block counted or not can explain it.
 
 Before 0.9 the prefix counters count blocks and only the HELP line says so; they are turned into tokens where the block size is known
 and are None elsewhere.
@@ -36,6 +36,7 @@ class Purpose(StrEnum):
     PREFIX_HITS = "prefix_hits"
 
 
+USAGE_SLACK = 0.1  # of a tiny pool, one null block
 NAMES: dict[Purpose, tuple[str, ...]] = {
     Purpose.USAGE: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     Purpose.RUNNING: ("vllm:num_requests_running",),
@@ -125,6 +126,8 @@ def read_scrape(text: bytes, *, block_size: int | None = None) -> Scrape:
                 continue
             if not math.isfinite(series.value) or (series.value < 0 and purpose is not Purpose.USAGE):
                 continue
+            if purpose is Purpose.USAGE and not -USAGE_SLACK <= series.value <= 1.0 + USAGE_SLACK:
+                continue  # no ratio: whatever it is, it is not how full the cache is
             value = min(max(series.value, 0.0), 1.0) if purpose is Purpose.USAGE else series.value
             values[purpose] = max(value, values.get(purpose, 0.0))
             if purpose is Purpose.USAGE and "pid" in series.labels:

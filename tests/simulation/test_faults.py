@@ -62,11 +62,11 @@ def seen(wrong: Wrong) -> Figures:
     ],
 )
 def test_a_wrong_view_neither_preempts_nor_empties_the_pool(wrong: Wrong) -> None:
-    """At most 5 per 1,000 more than with a clear view, which itself is still learning here; at least 0.75 of its throughput."""
+    """At most one cluster more than with a clear view, which itself is still learning here; at least 0.75 of its throughput."""
     clear, blurred = seen(Wrong()), seen(wrong)
     assert blurred.preemptions is not None
     assert clear.preemptions is not None
-    assert blurred.preemptions <= clear.preemptions + 0.005 * REQUESTS, (SEED, wrong)
+    assert blurred.preemptions <= clear.preemptions + CLUSTER_MAX, (SEED, wrong)
     assert blurred.tokens_per_s is not None
     assert clear.tokens_per_s is not None
     assert blurred.tokens_per_s >= 0.75 * clear.tokens_per_s, (SEED, wrong)
