@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from proxy.core.feedback import CLUSTER_MAX
 from proxy.core.outcome import Outcome
 from proxy.sim.faults import Faults
 from proxy.sim.figures import Figures

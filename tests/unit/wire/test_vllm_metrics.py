@@ -169,16 +169,9 @@ def test_a_renamed_usage_metric_is_missing_not_zero() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (b"NaN", None),
-        (b"+Inf", None),
-        (b"-Inf", None),
-        (b"1.7", None),
-        (b"1.05", 1.0),
-        (b"-0.2", None),
-        (b"-0.05", 0.0),
-        (b"1e-2", 0.01),
+        (b"NaN", None), (b"+Inf", None), (b"-Inf", None), (b"1.7", None), (b"-0.2", None), (b"1.05", 1.0), (b"-0.05", 0.0), (b"1e-2", 0.01),
     ],
-)
+)  # fmt: skip
 def test_odd_usage(value: bytes, expected: float | None) -> None:
     text = b'vllm:kv_cache_usage_perc{engine="0"} ' + value + b'\nvllm:num_requests_running{engine="0"} 1.0\n'
     (engine,) = read_scrape(text).engines
