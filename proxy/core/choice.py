@@ -51,6 +51,7 @@ class Blocked:
     headroom_ratio: float = float("-inf")
     curves: dict[str, Curves] = field(default_factory=dict)
     headrooms: dict[str, float] = field(default_factory=dict)
+    only_for_kv: bool = False  # on every replica, so that nothing but room will change it
 
     def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
         """Keep the nearest miss."""

@@ -47,6 +47,9 @@ class Placement:
         self._pool: list[Book] = []
         self._banks: list[Bank] = []
         self._by_model: dict[str, list[Book]] = {}
+        # Heads that found no room in any pool, by model, and what the ledgers were like then: until one changes, or the next Tick,
+        # it need not be asked again.
+        self._stuck: dict[str, tuple[Waiting, list[int]]] = {}
 
     def banks(self, pool: list[Book]) -> list[Bank]:
         """The pool in groups of equal replicas, kept for as long as it has the same books."""
@@ -85,6 +88,8 @@ class Placement:
         ``look_behind`` allows to look at those behind a head that does not fit, which costs as much as some twenty decisions. Whom one
         call has passed over it does not look at again: every admission only leaves less.
         """
+        if look_behind:
+            self._stuck.clear()
         look_behind = look_behind and now_s - self._backfilled_s >= BACKFILL_S
         waiting: dict[str, Blocked] = {}  # by model, of its head
         passed_over: set[str] = set()
@@ -98,10 +103,15 @@ class Placement:
     ) -> Choice | None:
         for model, (head, *others) in self._heads(pool, BACKFILL_DEPTH if look_behind else 0).items():
             if model not in waiting:
+                states = [book.ledger.changes for book in pool]
+                if self._stuck.get(model) == (head, states):
+                    continue
                 choice = self.choose(head, pool, now_s, contended=None)
                 if isinstance(choice, Choice):
                     return choice
                 waiting[model] = choice
+                if choice.only_for_kv:
+                    self._stuck[model] = (head, states)
                 if look_behind:
                     self._reserve(head, choice, pool, now_s)
             found = self._backfill(others, waiting[model], head.reservation, pool, now_s, passed_over)
@@ -154,12 +164,13 @@ class Placement:
             places.append(spot.place(binding))
             if binding is Binding.NONE and indifferent:
                 return Choice(entry, spot.book, places[-1][1])
+        only_for_kv = bool(places) and all(binding is Binding.KV for _, _, binding in places)
         if any(binding is Binding.NONE for _, _, binding in places):
             book, verdict, binding = place = self.router.route(entry, places, pool, now_s)
             if binding is Binding.NONE:
                 return Choice(entry, book, verdict)
-            places = [place]
-        blocked = Blocked()
+            places, only_for_kv = [place], False  # it waits for a warm one, and not for ever
+        blocked = Blocked(only_for_kv=only_for_kv)
         for place in places:
             blocked.note(*place)
         return blocked

@@ -39,9 +39,8 @@ def test_no_sequence_of_readings_admits_past_what_the_ledger_says_is_full(
         asked = demand("new", prompt=prompt, cap=cap)
         curves = here.ledger.demand_curves(asked, here.output_tokens_max(asked))
         total = here.ledger.total + curves
-        alone = float(
-            (total.mean + here.feedback.z * total.variance.clip(0.0) ** 0.5 + total.common).clip(max=total.ceiling).max()
-        )
+        sigma = (total.variance.clip(0.0) + total.common**2) ** 0.5
+        alone = float((total.mean + here.feedback.z * sigma).clip(max=total.ceiling).max())
         assert here.peak_blocks(curves, now_s) >= alone - 1e-6
         if alone > USABLE:
             assert not here.verdict(asked, now_s).fits

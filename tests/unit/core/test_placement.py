@@ -116,3 +116,24 @@ def test_a_prompt_goes_only_where_the_context_is_long_enough() -> None:
     """The short one has more room, but its engine would answer 400."""
     pool = [*books(1, usable=200, context=512), *books(2)[1:]]
     assert chosen(placement(named("a", HEAD)).next_choice(pool, 0.0)) == ("a", "r1")
+
+
+def test_a_head_without_room_is_asked_again_when_something_changed_or_at_the_next_tick() -> None:
+    pool, line = busy(), placement()
+    line.queue.push(Waiting(named("a", HEAD), 0.0))
+    looks: list[str] = []
+    choose = line.choose
+
+    def counted(entry: Waiting, *rest: object, **more: object) -> object:
+        looks.append(entry.demand.request_id)
+        return choose(entry, *rest, **more)  # type: ignore[arg-type]
+
+    line.choose = counted  # type: ignore[method-assign, assignment]
+    assert list(line.choices(pool, 0.0, look_behind=False)) == []
+    assert list(line.choices(pool, 0.001, look_behind=False)) == []
+    assert looks == ["a"]
+    assert list(line.choices(pool, 0.002, look_behind=True)) == []
+    assert looks == ["a", "a"]
+    for lease_id in list(pool[0].ledger.leases):
+        pool[0].remove(lease_id, 0.003)
+    assert chosen(next(line.choices(pool, 0.003, look_behind=False), None)) == ("a", "r0")
