@@ -120,8 +120,9 @@ class Tenants:
 class Queue:
     """Bounds of what waits in kvgate, per pool."""
 
-    # Half a thousand waiting requests are over a minute of work for a small pool: more would only wait in order to time out.
-    requests_max: int = 512
+    # As many as one process has connections for. What may wait is bound by the deadline: who will not start before it is refused. 512
+    # would come before that: one replica of 175 sequences serves 548 chats within wait_s_max (fluid bound of the simulator).
+    requests_max: int = 4096
     # 512 prompts of about 8k tokens: long prompts reach this bound before they reach the one above.
     tokens_max: int = 4_000_000
     # People leave a page that shows nothing for half a minute; it is also below the usual 60 s timeout of a load balancer.
