@@ -3,14 +3,14 @@
 Formula. A prior from two figures of the load, and an integral correction by outcomes:
 
     z      = clip( z0 * calibration + delta, z_min, z_max )
-    z0     = PHI^-1( 1 - aim * sqrt(n * SEQUENCES) / kappa(rho) )        kappa(rho) = KAPPA * exp(KAPPA_GROWTH * rho)
+    z0     = PHI^-1( 1 - aim * m / kappa(rho) )      m = SEQUENCES * (n / SEQUENCES)^(1/4),  kappa(rho) = KAPPA * exp(KAPPA_GROWTH * rho)
     delta += STEP * victims of a cluster (at most CLUSTER_MAX)                     when the engine preempts
     delta -= STEP * aim                                        for each completion while KV limited admission
 
 ``n`` is how many sequences are in flight when the pool is full, ``rho`` the share of what a request holds at its end that it had not
 been admitted with (output tokens over prompt and output tokens), ``aim`` a share of the policy's target. Why: a full pool gets about
 one chance to overflow for each turnover of its n sequences, which overflows with probability 1 - PHI(z) and then preempts the more
-victims the faster the others grow while nobody ends, and in a larger pool more at a time: ``kappa * sqrt(n / SEQUENCES)`` victims per
+victims the faster the others grow while nobody ends, and in a larger pool more at a time: ``kappa * n / m`` victims per
 turnover and unit of that probability; ``kappa`` is 0.3 where prompts rule (rho 0.04), 1 for chat (0.25), 17 for long reasoning (0.84).
 (Taken as alike for all pools, one overflow of 160 long outputs cost 89 preemptions.) ``calibration`` is what past forecasts
 were really off by (``core.calibration``). The correction rests where preemptions per completion equal the aim.
@@ -23,20 +23,21 @@ Fails: kappa was fitted to lognormal lengths of sigma 0.7 to 0.8 on steps of one
 up to half a unit until outcomes correct it, which takes some hundred completions.
 """
 
-from math import exp, sqrt
+from math import exp
 from statistics import NormalDist
 
-STEP = 0.12
+STEP = 0.06  # a cluster moves z by 0.18: twice that and z swings so far that a pinned one does better
 AIM_RATIO = 0.55  # of the policy's target: clusters make the count noisy, and the target is a promise
 CLUSTER_MAX = 3
 CLUSTER_S = 2.0
-Z_START = 2.5  # until something has completed; the caps rule then anyway
+Z_START = 2.5  # until the replica was measured under load
 KAPPA = 0.28
 KAPPA_GROWTH = 4.9
 SEQUENCES = 30.0  # of the pools on which kappa was found
 OVERFLOW_MIN, OVERFLOW_MAX = 3e-4, 0.5
 BURST_PREEMPTIONS = 3
 BURST_PAUSE_S = 1.0
+OUTPUT_TOKENS_START, TOKENS_START = 36_000.0, 42_000.0  # twenty long answers: the first to complete are the short ones
 REQUESTS_KEPT = 200.0  # rho is of about so many completions
 SEQUENCES_KEEP = 0.95  # per scrape
 
@@ -56,8 +57,8 @@ class Feedback:
         self.preemptions_total = 0
         self.burst_until_s = float("-inf")
         self._sequences = 0.0
-        self._output_tokens = 0.0
-        self._tokens = 0.0
+        self._output_tokens = OUTPUT_TOKENS_START
+        self._tokens = TOKENS_START
         self._cluster = 0
         self._cluster_s = float("-inf")
 
@@ -67,10 +68,11 @@ class Feedback:
 
     def prior(self) -> float:
         """z0: what the load alone says."""
-        if self._tokens <= 0.0:
+        if not self._sequences:
             return Z_START
         kappa = KAPPA * exp(KAPPA_GROWTH * self._output_tokens / self._tokens)
-        overflow = AIM_RATIO * self.target_ratio * sqrt(max(1.0, self._sequences) * SEQUENCES) / kappa
+        chances = SEQUENCES * (max(1.0, self._sequences) / SEQUENCES) ** 0.25
+        overflow = AIM_RATIO * self.target_ratio * chances / kappa
         return NORMAL.inv_cdf(1.0 - min(max(overflow, OVERFLOW_MIN), OVERFLOW_MAX))
 
     def load(self, sequences: int, calibration: float, *, kv_limited: bool) -> None:

@@ -18,10 +18,16 @@ RUN_KEYS = {
 LISTENS = re.compile(r"on http://127\.0\.0\.1:(\d+)")
 
 
+def hear_interrupts() -> None:
+    """Whoever runs the tests in a shell's background has them ignore SIGINT, and so would the child."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 async def demo(*words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "proxy", "demo", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+        sys.executable, "-m", "proxy", "demo", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        preexec_fn=hear_interrupts,
+    )  # fmt: skip
 
 
 async def children_of(pid: int) -> set[int]:
