@@ -16,7 +16,7 @@ import uvloop
 from proxy import __version__
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.kv_block_map import KvBlockMap
-from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, Subscription, subscription
+from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, Subscription, endpoint_of, subscription
 from proxy.adapters.memory_store import MemoryStore
 from proxy.adapters.scraper import VllmFeed
 from proxy.adapters.telemetry import PrometheusTelemetry
@@ -66,7 +66,7 @@ def _fields(replica: ReplicaPolicy) -> Headers:
 
 
 async def _serve(settings: ServeSettings, policy: Policy, credentials: Mapping[str, Headers]) -> int:
-    subscribed = [(one.name, subscription(one.kv_events)) for one in policy.replicas if one.kv_events is not None]
+    subscribed = [(one.name, one.kv_events, subscription(one.kv_events)) for one in policy.replicas if one.kv_events is not None]
     sockets = [listen(settings.host, settings.port), listen(settings.admin_host, settings.admin_port)]
     log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
     async with httpx.AsyncClient(timeout=5.0) as control:
@@ -141,8 +141,11 @@ def _replica_to_ask(services: Services, model: str | None) -> str | None:
     return None if name is None else services.watchers[name].policy.url
 
 
-async def _follow(services: Services, replica: str, source: Subscription) -> None:
-    """Tell the gate what a replica says of its prefix cache, from when it is known what it serves."""
+async def _follow(services: Services, replica: str, endpoint: str, source: Subscription) -> None:
+    """Tell the gate what a replica's engines say of their prefix caches, from when it is known what it serves.
+
+    ``source`` is the first engine's; those of others are opened once it is known how many there are.
+    """
     watcher, guard, dispatcher = services.watchers[replica], services.guard, services.dispatcher
     await watcher.found.wait()
     facts = watcher.facts
@@ -151,7 +154,9 @@ async def _follow(services: Services, replica: str, source: Subscription) -> Non
     def tell(told: CacheTold) -> None:
         guard.run_now(Part.GATE, lambda: dispatcher.feed(told))
 
-    await KvEventFeed(source, KvBlockMap(replica, names), tell).run()
+    sources = [source, *(subscription(endpoint_of(endpoint, rank)) for rank in range(1, len(watcher.names)))]
+    engines = zip(sources, watcher.names, strict=True)
+    await asyncio.gather(*(KvEventFeed(one, KvBlockMap(name, names), tell).run() for one, name in engines))
 
 
 async def _prepare(services: Services) -> None:

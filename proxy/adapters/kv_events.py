@@ -70,6 +70,12 @@ def subscription(endpoint: str) -> Subscription:
     return ZmqSubscription(zmq, endpoint)
 
 
+def endpoint_of(endpoint: str, rank: int) -> str:
+    """Where the engine of that rank publishes, given where the first does: vLLM adds the rank to the port (reference vllm.md §6)."""
+    host, _, port = endpoint.rpartition(":")
+    return f"{host}:{int(port) + rank}"
+
+
 class KvEventFeed:
     """Reads one replica's events and tells them on. ``blocks`` is made anew by whoever learns that the replica serves other models."""
 

@@ -69,6 +69,11 @@ class Fleet:
         """Whether no replica of ``model`` is only observed."""
         return model not in self._observed
 
+    def server_of(self, replica: str) -> str:
+        """What fails when the replica does: a data-parallel engine's server, else itself."""
+        book = self.books.get(replica)
+        return replica if book is None else book.spec.server or replica
+
     # ---- leases
 
     def add(self, lease: Lease, newcomer: Newcomer | None = None) -> None:
@@ -125,7 +130,7 @@ class Fleet:
     def could_take(self, demand: Demand, excluded: set[str]) -> bool:
         """Whether any replica not excluded could ever serve the demand."""
         return any(
-            book.phase is ReplicaPhase.SERVING and book.spec.name not in excluded and book.fits_alone(demand)
+            book.phase is ReplicaPhase.SERVING and not book.spec.among(excluded) and book.fits_alone(demand)
             for book in self.of_model(demand.length_class.model)
         )
 

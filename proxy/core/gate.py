@@ -114,7 +114,7 @@ class Gate:
             case Granted(request_id):
                 self._granted(request_id, now_s, effects)
             case Refused(request_id):
-                self._place_anew(request_id, now_s, effects)
+                self._place_anew(request_id, now_s, effects, alone=True)
             case Reroute(request_id):
                 self.counters.rerouted += 1
                 self._place_anew(request_id, now_s, effects)
@@ -193,7 +193,7 @@ class Gate:
 
     def _book_least(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         """Forward by least outstanding requests, whatever the forecast says."""
-        usable = [book for book in books if book.spec.name not in entry.excluded] or books
+        usable = [book for book in books if not book.spec.among(entry.excluded)] or books
         self._book_lease(entry, min(usable, key=lambda book: len(book.ledger.leases)), now_s, effects)
 
     def _release_all(self, now_s: float, effects: list[Effect]) -> None:
@@ -282,14 +282,14 @@ class Gate:
             used = used_block_steps(book.ledger, opened.lease.demand, output_tokens)
             self.queue.settle(opened.lease.demand, opened.charge, used, output_tokens)
 
-    def _place_anew(self, request_id: str, now_s: float, effects: list[Effect]) -> None:
-        """The replica did not take it: queue it before everybody else of its tenant, that replica excluded."""
+    def _place_anew(self, request_id: str, now_s: float, effects: list[Effect], *, alone: bool = False) -> None:
+        """Not taken: queue it before everybody else of its tenant, without that replica, and unless ``alone`` without its server."""
         opened = self.leases.end(request_id, effects)
         if opened is None:
             return
         demand = opened.lease.demand
         self.queue.charge(demand, -opened.charge)
-        excluded = opened.excluded | {opened.lease.replica}
+        excluded = opened.excluded | {opened.lease.replica if alone else self.fleet.server_of(opened.lease.replica)}
         refusal = self.shedding.rerouted_too_often(len(excluded))
         if refusal is None and not self.fleet.could_take(demand, excluded):
             refusal = self.shedding.upstream_failed(len(excluded))

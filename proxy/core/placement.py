@@ -198,7 +198,7 @@ class Placement:
         for bank, look in looks:
             usable = bank.can_serve(demand)
             for index, headroom in enumerate(look.headroom_ratio.tolist()):
-                if bank.books[index].spec.name not in barred:
+                if not bank.books[index].spec.among(barred):
                     spots.append(spot_of(bank.books[index], look, index, headroom, usable=usable[index]))
         spots.sort(key=itemgetter(0), reverse=True)
         return spots

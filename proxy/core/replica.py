@@ -3,6 +3,7 @@
 A value that was not seen is None, never zero: a usage metric that is missing or renamed must not read as an empty cache.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -54,9 +55,14 @@ class ReplicaSpec:
     sequences_max: int | None = None
     enforced: bool = True  # False: only observed (several engines behind one URL)
     engines: int = 1
+    server: str = ""  # of a data-parallel engine: it fails as its server does; "": it is a server
     prefix_caching: bool = True
     null_block_used: bool = False  # engines up to 0.9.2 count their null block as used and as part of the whole
     kv_layout: KvLayout = PLAIN_LAYOUT
+
+    def among(self, names: Set[str]) -> bool:
+        """Whether it, or the server it belongs to, is one of ``names``."""
+        return self.name in names or self.server in names
 
     def used_blocks(self, usage_ratio: float) -> float:
         """Blocks that a usage gauge tells of."""

@@ -1,7 +1,7 @@
 """The inside port: metrics, health, and the state of every replica for people and tests.
 
-``GET /admin/replicas`` tells per replica what the gate believes beside what the engine says; ``?history=1`` adds the last comparisons,
-each made at the instant of its scrape. ``GET /admin/state`` is the gate's own account of itself.
+``GET /admin/replicas`` tells per replica, and of a data-parallel server per engine, what the gate believes beside what the engine says;
+``?history=1`` adds the last comparisons, each made at the instant of its scrape. ``GET /admin/state`` is the gate's own account of itself.
 """
 
 from dataclasses import asdict
@@ -38,7 +38,8 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
 
     async def replicas(request: Request) -> Response:
         history = request.query_params.get("history") not in {None, "", "0"}
-        return JSONResponse([replica_state(services, watcher, history=history) for watcher in services.watchers.values()])
+        watchers = services.watchers.values()
+        return JSONResponse([replica_state(services, one, name, history=history) for one in watchers for name in one.names])
 
     async def state(_: Request) -> Response:
         gate = services.dispatcher.gate
@@ -74,14 +75,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def replica_state(services: Services, watcher: ReplicaWatcher, *, history: bool) -> dict[str, Any]:
-    """One replica as a JSON object; what is not known is null."""
+def replica_state(services: Services, watcher: ReplicaWatcher, name: str, *, history: bool) -> dict[str, Any]:
+    """One replica, or one engine of a data-parallel server, as a JSON object; what is not known is null."""
     now_s = services.clock.now_s()
-    book = services.dispatcher.gate.fleet.books.get(watcher.name)
+    book = services.dispatcher.gate.fleet.books.get(name)
     found: dict[str, Any] = {
-        "name": watcher.name,
+        "name": name,
         "url": watcher.policy.url,
-        "phase": watcher.phase_seen,
+        "phase": watcher.phase_seen(name),
         "fault": watcher.fault,
         "facts": None if watcher.facts is None else _finite(asdict(watcher.facts)),
     }
@@ -115,5 +116,5 @@ def replica_state(services: Services, watcher: ReplicaWatcher, *, history: bool)
             "age_s": book.sample_age_s(now_s),
         }
     if history:
-        found["history"] = [asdict(comparison) for comparison in watcher.history]
+        found["history"] = [asdict(comparison) for comparison in watcher.history[name]]
     return found

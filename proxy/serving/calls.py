@@ -13,6 +13,7 @@ from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
 from proxy.serving.intake import Intake, count, demand_of
+from proxy.serving.ranks import pinned
 from proxy.serving.relay import RelayEnd, RelayHooks, RelayRequest, RelayResult, relay
 from proxy.serving.services import Services, send_answer
 from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT, answer, context_overflow, model_not_found
@@ -124,7 +125,7 @@ class Calls:
             if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD}:
                 return
             if result.ended is RelayEnd.FAILED_BEFORE_HEAD:
-                services.watchers[replica].suspect()
+                services.watcher_of(replica).suspect()
             if last:
                 raise ShedError(self._upstream_failed(result))
             await services.guard.run(Part.GATE, admission.reroute(), EXPECTED)
@@ -144,8 +145,8 @@ class Calls:
         strip = fingerprint is not None
         body = inject_usage(intake.body, intake.call) if strip else intake.body
         dropped = frozenset({b"accept-encoding"}) if strip else frozenset[bytes]()
-        headers = services.upstream_headers(replica, intake.headers, dropped=dropped)
-        request = RelayRequest(services.watchers[replica].policy.url, b"POST", intake.target, headers, body)
+        headers = pinned(services.upstream_headers(replica, intake.headers, dropped=dropped), replica, intake.route)
+        request = RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body)
         return await relay(
             receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=strip,
             fingerprint=fingerprint or "", refuse_statuses=refuse,

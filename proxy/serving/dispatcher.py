@@ -57,7 +57,7 @@ class Admission:
         self._receive = receive
         self.waited_s = waited_s
         self.reroutes = 0
-        self.tried = {lease.replica}
+        self.tried = {dispatcher.gate.fleet.server_of(lease.replica)}
         self.finished: Finished | None = None
         self._dispatcher = dispatcher
 
@@ -76,7 +76,7 @@ class Admission:
         self.reroutes += 1
         request_id = self.lease.demand.request_id
         self.lease = await self._dispatcher.place(Reroute(request_id), request_id, self._receive)
-        self.tried.add(self.lease.replica)
+        self.tried.add(self._dispatcher.gate.fleet.server_of(self.lease.replica))
 
 
 class Dispatcher:

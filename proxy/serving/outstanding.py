@@ -20,15 +20,15 @@ class Outstanding:
         """Requests outstanding per usable replica; those not serving only when none is."""
         names = [name for name, watcher in self._watchers.items() if name not in excluded and self._serves(watcher, model)]
         serving = [name for name in names if self._watchers[name].phase is ReplicaPhase.SERVING]
-        return {name: self._count[name] + self._leases(name) for name in serving or names}
+        return {name: self._count[name] + self._leases(self._watchers[name]) for name in serving or names}
 
     @staticmethod
     def _serves(watcher: ReplicaWatcher, model: str | None) -> bool:
         return model is None or watcher.facts is None or model in watcher.facts.models
 
-    def _leases(self, name: str) -> int:
-        book = self._dispatcher.gate.fleet.books.get(name)
-        return 0 if book is None else len(book.ledger.leases)
+    @staticmethod
+    def _leases(watcher: ReplicaWatcher) -> int:
+        return sum(len(book.ledger.leases) for book in watcher.books())
 
     def least(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> str | None:
         """The replica to send to; None when there is none."""

@@ -10,6 +10,7 @@ from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.guard import Guard, StaticCap
 from proxy.serving.outstanding import Outstanding
+from proxy.serving.ranks import server_of
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import Answer
 
@@ -46,9 +47,13 @@ class Services:
         """Replicas that answer now."""
         return [watcher for watcher in self.watchers.values() if watcher.phase is ReplicaPhase.SERVING]
 
+    def watcher_of(self, replica: str) -> ReplicaWatcher:
+        """Who watches the replica, or the server that an engine belongs to."""
+        return self.watchers[server_of(replica)]
+
     def upstream_headers(self, replica: str, headers: Headers, *, dropped: frozenset[bytes] = frozenset()) -> Headers:
         """The client's headers less ``dropped``, with the replica's own in place of any of the same name."""
-        own = self.credentials[replica]
+        own = self.credentials[server_of(replica)]
         gone = dropped | {name for name, _ in own}
         return [field for field in headers if field[0] not in gone] + own if gone else headers
 

@@ -14,7 +14,9 @@ def process_state(services: Services) -> ProcessState:
     return ProcessState(
         mode=gate.mode,
         guard_tripped=services.guard.tripped,
-        replicas=tuple(_replica_state(services, watcher, now_s) for watcher in services.watchers.values()),
+        replicas=tuple(
+            _replica_state(services, watcher, name, now_s) for watcher in services.watchers.values() for name in watcher.names
+        ),
         queue_requests=len(gate.queue),
         queue_tokens=gate.queue.tokens,
         queue_bytes=gate.queue.bytes,
@@ -42,16 +44,16 @@ def process_state(services: Services) -> ProcessState:
     )
 
 
-def _replica_state(services: Services, watcher: ReplicaWatcher, now_s: float) -> ReplicaState:
-    book = services.dispatcher.gate.fleet.books.get(watcher.name)
+def _replica_state(services: Services, watcher: ReplicaWatcher, name: str, now_s: float) -> ReplicaState:
+    book = services.dispatcher.gate.fleet.books.get(name)
     if book is None:
-        return ReplicaState(watcher.name, watcher.phase_seen, enforced=False)
+        return ReplicaState(name, watcher.phase_seen(name), enforced=False)
     low, high = book.ledger.held_interval(book.clock.steps, 0.0)
     saturation = book.saturation
-    credit = services.dispatcher.gate.fleet.warmth.of(watcher.name).credit
+    credit = services.dispatcher.gate.fleet.warmth.of(name).credit
     return ReplicaState(
-        name=watcher.name,
-        phase=watcher.phase_seen,
+        name=name,
+        phase=watcher.phase_seen(name),
         enforced=book.spec.enforced,
         usable_blocks=book.spec.usable_blocks,
         forecast_peak_blocks=book.peak_blocks(None, now_s),

@@ -7,7 +7,9 @@ then it is probed again every ``PROBE_S`` and used at once when it answers. One 
 
 - no block count anywhere: it cannot be budgeted, so it is only observed, and the report says what to set;
 - several engines behind one URL: its metrics describe none of them, so it is only observed;
-- no engine statistics: enforced on own accounting.
+- no engine statistics: enforced on own accounting;
+- several data-parallel engines: one spec each (``serving.ranks``). What happens to the server is told of all of them; an engine that
+  stands still while others move is *wedged* by itself.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from proxy.core.book import Book
 from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
 from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
@@ -23,6 +26,7 @@ from proxy.core.units import usable_blocks
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, InternalFaultError, Part
+from proxy.serving.ranks import engines_apart, split_sample, split_spec
 from proxy.wire.vllm_metrics import counts_null_block
 
 FAILURES_MAX = 3
@@ -85,7 +89,7 @@ class ReplicaWatcher:
         self.failures = 0
         self.fault: str | None = None
         self.found = asyncio.Event()
-        self.history: deque[Comparison] = deque(maxlen=HISTORY_MAX)
+        self.history: dict[str, deque[Comparison]] = {self.name: deque(maxlen=HISTORY_MAX)}
         self._scrape = scrape
         self._feed = feed
         self._dispatcher = dispatcher
@@ -94,12 +98,22 @@ class ReplicaWatcher:
         self._nudge = asyncio.Event()
         self._heard_s = dispatcher.clock.now_s()  # when it last answered or one of our streams on it went on
         self._streamed = 0
-        self._wedged = False
+        self._wedged: set[str] = set()
+        self._specs: tuple[ReplicaSpec, ...] = ()
 
     @property
-    def phase_seen(self) -> ReplicaPhase:
-        """The phase, and of a serving replica whether it does anything."""
-        return ReplicaPhase.WEDGED if self.phase is ReplicaPhase.SERVING and self._wedged else self.phase
+    def names(self) -> tuple[str, ...]:
+        """What the gate knows it by: its own name, or those of its engines by rank."""
+        return tuple(spec.name for spec in self._specs) or (self.name,)
+
+    def phase_seen(self, name: str) -> ReplicaPhase:
+        """The phase of one of ``names``, and of a serving one whether it does anything."""
+        return ReplicaPhase.WEDGED if self.phase is ReplicaPhase.SERVING and name in self._wedged else self.phase
+
+    def books(self) -> list[Book]:
+        """Those of ``names`` that the gate keeps."""
+        books = self._dispatcher.gate.fleet.books
+        return [books[name] for name in self.names if name in books]
 
     def suspect(self) -> None:
         """A request failed on it: look at once instead of at the next interval."""
@@ -148,8 +162,21 @@ class ReplicaWatcher:
         self.facts = facts
         self._answered()
         self.phase = ReplicaPhase.SERVING
-        self._tell(ReplicaFound(spec_of(facts, self.policy, self.name)))
+        self._tell_specs(split_spec(spec_of(facts, self.policy, self.name), engines_apart(facts)))
         self.found.set()
+
+    def _tell_specs(self, specs: tuple[ReplicaSpec, ...]) -> None:
+        before, self._specs = self._specs, specs
+        for spec in before:
+            if (
+                spec.name not in self.names
+            ):  # so many engines, or it as a whole, are there no more: nothing is served under that name
+                self._tell(ReplicaFound(replace(spec, models=())))
+                self._tell(ReplicaChanged(spec.name, ReplicaPhase.UNREACHABLE))
+                self._wedged.discard(spec.name)
+        self.history = {name: self.history.get(name, deque(maxlen=HISTORY_MAX)) for name in self.names}
+        for spec in specs:
+            self._tell(ReplicaFound(spec))
 
     async def _sample_once(self) -> bool:
         try:
@@ -161,19 +188,21 @@ class ReplicaWatcher:
         if sample.facts is not None:
             self._found(sample.facts)
         self._several(sample)
-        self._tell(Observed(replace(sample, replica=self.name)))
-        self._compare(sample)
-        self._look_for_standstill()
+        for of_engine in split_sample(sample, self.names):
+            self._tell(Observed(of_engine))
+        for book in self.books():
+            self._compare(book, sample.sampled_s)
+            self._look_for_standstill(book)
         return True
 
-    def _look_for_standstill(self) -> None:
-        book = self._dispatcher.gate.fleet.books.get(self.name)
-        wedged = book is not None and book.saturation.wedge.wedged
-        if wedged and not self._wedged:
-            log.error("replica.wedged replica=%s running=%s waiting=%s", self.name, book and book.running, book and book.waiting)
-        if self._wedged and not wedged:
-            log.warning("replica.moves_again replica=%s", self.name)
-        self._wedged = wedged
+    def _look_for_standstill(self, book: Book) -> None:
+        name, wedged = book.spec.name, book.saturation.wedge.wedged
+        if wedged and name not in self._wedged:
+            log.error("replica.wedged replica=%s running=%s waiting=%s", name, book.running, book.waiting)
+            self._wedged.add(name)
+        if name in self._wedged and not wedged:
+            log.warning("replica.moves_again replica=%s", name)
+            self._wedged.discard(name)
 
     def _several(self, sample: ReplicaSample) -> None:
         """Whether the URL balances over several engines shows only after a while, and may end again."""
@@ -191,8 +220,7 @@ class ReplicaWatcher:
         if self.fault is None:
             log.warning("replica.failed replica=%s reason=%s", self.name, reason)
         self.fault = reason
-        book = self._dispatcher.gate.fleet.books.get(self.name)
-        streamed = 0 if book is None else sum(lease.output_tokens for lease in book.ledger.leases.values())
+        streamed = sum(lease.output_tokens for book in self.books() for lease in book.ledger.leases.values())
         if streamed != self._streamed:
             self._streamed, self._heard_s = streamed, self._dispatcher.clock.now_s()
         if late and self._dispatcher.clock.now_s() - self._heard_s < LATE_S_MAX:
@@ -200,17 +228,15 @@ class ReplicaWatcher:
         if self.phase is ReplicaPhase.SERVING and self.failures >= FAILURES_MAX:
             self.phase = ReplicaPhase.UNREACHABLE
             log.error("replica.unreachable replica=%s reason=%s", self.name, reason)
-            self._tell(ReplicaChanged(self.name, ReplicaPhase.UNREACHABLE))
+            for name in self.names:
+                self._tell(ReplicaChanged(name, ReplicaPhase.UNREACHABLE))
 
     def _tell(self, event: Observed | ReplicaFound | ReplicaChanged) -> None:
         self._guard.run_now(Part.GATE, lambda: self._dispatcher.feed(event))
 
-    def _compare(self, sample: ReplicaSample) -> None:
-        book = self._dispatcher.gate.fleet.books.get(self.name)
-        if book is None:
-            return
+    def _compare(self, book: Book, sampled_s: float) -> None:
         low, high = book.interval_blocks
         leases = book.ledger.leases.values()
-        self.history.append(
-            Comparison(sample.sampled_s, book.measured_blocks, low, high, book.running, book.waiting, len(leases), book.unsettled)
+        self.history[book.spec.name].append(
+            Comparison(sampled_s, book.measured_blocks, low, high, book.running, book.waiting, len(leases), book.unsettled)
         )

@@ -93,9 +93,10 @@ def spec(
     sequences_max: int | None = None,
     models: tuple[str, ...] = ("m",),
     enforced: bool = True,
+    server: str = "",
 ) -> ReplicaSpec:
     """One replica."""
-    return ReplicaSpec(name, models, usable, block_size, context, sequences_max, enforced)
+    return ReplicaSpec(name, models, usable, block_size, context, sequences_max, enforced, server=server)
 
 
 def policy(

@@ -199,6 +199,7 @@ async def test_every_version_of_the_metrics_is_read(version: MetricsVersion) -> 
     async with running(chosen) as mock, proxying(url_of(mock), kv_blocks=512) as proxy:
         watcher = next(iter(proxy.services.watchers.values()))
         assert watcher.facts is not None
+        history = watcher.history[watcher.name]
         assert watcher.facts.usage_metric in {"vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc"}
         open_streams: list[Exchange] = [
             await proxy.wire.start_chat(max_tokens=2000, ignore_eos=True, stream=True, user=str(index)) for index in range(4)
@@ -207,7 +208,7 @@ async def test_every_version_of_the_metrics_is_read(version: MetricsVersion) -> 
             await exchange.reader.readuntil(b"data: ")
 
         def agree() -> bool:
-            last = list(watcher.history)[-3:]
+            last = list(history)[-3:]
             return len(last) == 3 and all(
                 one.running == 4
                 and not one.prefilling_leases
@@ -216,11 +217,11 @@ async def test_every_version_of_the_metrics_is_read(version: MetricsVersion) -> 
                 for one in last
             )
 
-        await until(agree, f"agreement (last {list(watcher.history)[-1:]})")
+        await until(agree, f"agreement (last {list(history)[-1:]})")
         for exchange in open_streams:
             await exchange.leave()
         await proxy.until_idle(mock)
-        await until(lambda: watcher.history[-1].measured_blocks == 0.0, "an empty pool, null block left out")
+        await until(lambda: history[-1].measured_blocks == 0.0, "an empty pool, null block left out")
 
 
 async def test_several_engines_behind_one_address(caplog: pytest.LogCaptureFixture) -> None:

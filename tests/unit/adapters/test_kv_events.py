@@ -7,7 +7,7 @@ import pytest
 
 from proxy.adapters.block_hashes import block_hashes, hash_salt
 from proxy.adapters.kv_block_map import KvBlockMap
-from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, subscription
+from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, endpoint_of, subscription
 from proxy.core.events import CacheTold
 from proxy.wire.kv_events import AllCleared, BlocksRemoved, BlocksStored, KvBatch, read_batch
 
@@ -138,6 +138,10 @@ class Silent:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def test_engines_of_one_server_publish_on_ports_in_a_row() -> None:
+    assert [endpoint_of("tcp://[::1]:5557", rank) for rank in range(2)] == ["tcp://[::1]:5557", "tcp://[::1]:5558"]
 
 
 def test_without_pyzmq_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

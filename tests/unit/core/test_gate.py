@@ -285,3 +285,15 @@ def test_forecasts_are_kept_current_by_ticks_while_anything_runs() -> None:
     assert due_s < gate.deadline_s_next(due_s) < due_s + 1.0
     gate.handle(Finished("a", Outcome.COMPLETED, 15), due_s)
     assert gate.deadline_s_next(due_s) == float("inf")
+
+
+def test_a_failure_is_the_servers_and_a_refusal_the_engines_own() -> None:
+    for event, expected in ((Reroute("a"), "b"), (Refused("a"), "a#1")):
+        gate = gate_of()
+        for name, usable in (("a#0", 100), ("a#1", 90), ("b", 80)):  # the roomiest first
+            gate.handle(ReplicaFound(spec(name, usable=usable, server=name[:-2])), 0.0)
+        (reserve,) = gate.handle(Arrive(quarter("a")), 0.0)
+        assert isinstance(reserve, Reserve)
+        assert reserve.lease.replica == "a#0"
+        gate.handle(Granted("a"), 0.0)
+        assert [one.lease.replica for one in gate.handle(event, 0.1) if isinstance(one, Reserve)] == [expected]
