@@ -288,6 +288,7 @@ class Book:
     def new_epoch(self) -> None:
         """The engine restarted: leases, bias and shared blocks of the old one are gone."""
         self.ledger.clear()
+        self.calibration.new_epoch()
         self.saturation.new_epoch()
         self.reconciler.new_epoch()
         if self.kv_fit is not None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from proxy.core.backfill import blocks_beside, earliest_start
+from proxy.core.calibration import HORIZONS_STEPS
 from proxy.core.demand import Demand
 from proxy.core.replica import ReplicaPhase, aggregate
 from proxy.core.saturation import BACKLOG_STEPS, Binding
@@ -222,6 +223,18 @@ def test_a_new_epoch_is_an_empty_replica() -> None:
     here.new_epoch()
     assert (len(here.ledger.leases), here.reconciler.bias_blocks, here.measured_blocks) == (0, 0.0, None)
     assert here.verdict(demand("b", cap=4000), 20.0).fits
+
+
+def test_forecasts_for_an_engine_that_restarted_are_not_held_against_the_next() -> None:
+    here = book()
+    lease_of(demand("a", cap=4000), here)
+    here.ledger.refresh(HORIZONS_STEPS[0])
+    here.calibration.look(here.ledger)
+    here.new_epoch()
+    lease_of(demand("b", cap=4000), here)
+    here.ledger.refresh(3.0 * HORIZONS_STEPS[-1])
+    here.calibration.look(here.ledger)
+    assert here.calibration.compared == 0
 
 
 # ---- reservations for a head that does not fit
