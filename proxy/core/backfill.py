@@ -22,6 +22,7 @@ from proxy.core.book import Book
 from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.ledger import PREFILL_DELAY_STEPS
+from proxy.core.risk import Risk, quantile_of
 
 ENDED_BLOCKS = 1.0  # expected of all together: then about everybody has ended
 
@@ -55,5 +56,5 @@ def blocks_beside(book: Book, demand: Demand, candidate: Curves, step: float, no
     if book.output_tokens_max(demand) + PREFILL_DELAY_STEPS <= ahead:
         return 0.0
     first = int(np.searchsorted(book.grid.starts, step - book.ledger.anchor_steps, side="right")) - 1
-    risky = candidate.mean + book.feedback.z * np.sqrt(np.maximum(candidate.variance, 0.0) + candidate.common**2)
-    return float(np.minimum(risky, candidate.ceiling)[first:].max())
+    alone = Risk(book.feedback.z, sigma_blocks=0.0, bias_blocks=0.0)
+    return float(quantile_of(candidate, alone)[first:].max())
