@@ -91,6 +91,11 @@ class EngineSample:
     prefix_queries_tokens_total: float | None = None
     prefix_hits_tokens_total: float | None = None
 
+    @property
+    def waiting_for_room(self) -> int | None:
+        """Requests waiting for capacity; all that wait where the engine does not tell why. None where it tells neither."""
+        return self.waiting if self.waiting_capacity is None else self.waiting_capacity
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSample:

@@ -112,7 +112,7 @@ class Saturation:
 
     def _observe_queue(self, sample: EngineSample, sampled_s: float, now_s: float) -> None:
         """Who waits in the engine, beside those that were just sent."""
-        waiting = (sample.waiting if sample.waiting_capacity is None else sample.waiting_capacity) or 0
+        waiting = sample.waiting_for_room or 0
         grace_s = FRESH_S + self._prefill_s(self.backlog_tokens(now_s))
         unplaced = [lease for lease in self.targets.unplaced(now_s) if lease.sent_s <= sampled_s]
         fresh = sum(lease.demand.sequences for lease in unplaced if lease.sent_s > sampled_s - grace_s)

@@ -30,9 +30,8 @@ class _Look:
     def full(self, token_budget: float) -> bool:
         """Whether prompts waited in the engine because a step has no room for more: ours fill one, and nothing else is short."""
         sample = self.sample
-        waiting = sample.waiting if sample.waiting_capacity is None else sample.waiting_capacity
         roomy = sample.kv_usage_ratio is not None and sample.kv_usage_ratio < KV_SPARE_RATIO
-        return bool(waiting) and roomy and self.backlog_tokens >= token_budget
+        return bool(sample.waiting_for_room) and roomy and self.backlog_tokens >= token_budget
 
 
 class StepWatch:

@@ -45,8 +45,7 @@ class Wedge:
             sample.generation_tokens_total, sample.prompt_tokens_total, sample.preemptions_total,
         )  # fmt: skip
         moved = reading != self._reading or streamed_tokens > self._streamed
-        waiting = sample.waiting if sample.waiting_capacity is None else sample.waiting_capacity
-        works = bool(sample.running) or bool(waiting)
+        works = bool(sample.running) or bool(sample.waiting_for_room)
         self._reading, self._streamed = reading, streamed_tokens
         if moved or not works or self.moved_s is None:
             self._moved(sampled_s, busy=moved and works)
