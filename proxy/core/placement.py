@@ -23,7 +23,7 @@ from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.replica import ReplicaPhase
-from proxy.core.router import Place, Router, can_be_warm
+from proxy.core.router import Place, Router
 from proxy.core.saturation import Binding
 from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Reservation, Waiting, WaitQueue
@@ -143,7 +143,7 @@ class Placement:
         """
         demand, barred = entry.demand, entry.excluded | barred
         books = self._books(pool, demand.length_class.model)
-        indifferent = not can_be_warm(demand) and not any(book.foreign for book in books)
+        indifferent = self.router.is_indifferent(entry, books)
         crowd = Crowd(contended, partial(self._contended, pool, now_s))
         serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
         if indifferent and serving and not barred:  # mostly it goes to the roomiest, and nobody else need be looked at
@@ -160,13 +160,17 @@ class Placement:
             spots = self._with_cached(demand, spots)
         places: list[Place] = []
         for spot in spots:
-            binding = self._binding(entry, spot, now_s, crowd)
+            curves = spot.look.curves_on(spot.row)
+            binding = spot.binding
+            if binding is Binding.NONE:
+                binding = self._limit(entry, spot.book, spot.headroom_ratio, curves, now_s, crowd, spot.cached_tokens)
+            self._note(spot.book, binding)
             places.append(spot.place(binding))
             if binding is Binding.NONE and indifferent:
                 return Choice(entry, spot.book, places[-1][1])
         only_for_kv = bool(places) and all(binding is Binding.KV for _, _, binding in places)
         if any(binding is Binding.NONE for _, _, binding in places):
-            book, verdict, binding = place = self.router.route(entry, places, pool, now_s)
+            book, verdict, binding = place = self.router.route(entry, places, books, now_s)
             if binding is Binding.NONE:
                 return Choice(entry, book, verdict)
             places, only_for_kv = [place], False  # it waits for a warm one, and not for ever
@@ -175,18 +179,19 @@ class Placement:
             blocked.note(*place)
         return blocked
 
-    def _binding(self, entry: Waiting, spot: Spot, now_s: float, crowd: Crowd) -> Binding:
-        """What keeps ``entry`` out of there; its book notes it."""
-        binding, book = spot.binding, spot.book
-        if binding is Binding.NONE:
-            binding = book.binding(entry.demand, spot.headroom_ratio, now_s, spot.cached_tokens)
-            if binding is Binding.NONE:
-                curves = spot.look.curves_on(spot.row)
-                if self._paced_out(entry, book, spot.headroom_ratio, curves, now_s, crowd):
-                    binding = Binding.PACING
+    def _limit(
+        self, entry: Waiting, book: Book, headroom_ratio: float, curves: Curves, now_s: float, crowd: Crowd, cached_tokens: float = 0.0
+    ) -> Binding:  # fmt: skip
+        """What keeps ``entry``, which adds ``curves``, out of there."""
+        binding = book.binding(entry.demand, headroom_ratio, now_s, cached_tokens)
+        if binding is Binding.NONE and self._paced_out(entry, book, headroom_ratio, curves, now_s, crowd):
+            return Binding.PACING
+        return binding
+
+    @staticmethod
+    def _note(book: Book, binding: Binding) -> None:
         book.binding_last = binding
         book.kv_limited = book.kv_limited or binding in LIMITED_BY_KV
-        return binding
 
     def _with_cached(self, demand: Demand, spots: list[Spot]) -> list[Spot]:
         cached = self.router.warmth.cached_tokens(demand, [spot.book.spec.name for spot in spots])
@@ -210,11 +215,8 @@ class Placement:
         headroom = book.headroom_with(newcomer, now_s)
         if book.ledger.leases and headroom < 0.0:
             return None
-        binding = book.binding(demand, headroom, now_s)
-        if binding is Binding.NONE and self._paced_out(entry, book, headroom, newcomer.curves, now_s, crowd):
-            binding = Binding.PACING
-        book.binding_last = binding
-        book.kv_limited = book.kv_limited or binding in LIMITED_BY_KV
+        binding = self._limit(entry, book, headroom, newcomer.curves, now_s, crowd)
+        self._note(book, binding)
         return (
             Choice(entry, book, Verdict(binding, headroom, newcomer.curves, 0.0, newcomer)) if binding is Binding.NONE else None
         )

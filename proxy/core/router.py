@@ -8,7 +8,7 @@ as going there saves, and once.
 Fails: the wait for a full replica is a forecast of its ledger's; that bound is what believing it can cost.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -37,18 +37,18 @@ class Router:
     @staticmethod
     def is_indifferent(entry: Waiting, books: Sequence[Book]) -> bool:
         """Whether nothing counts but headroom: nothing of the request can be warm anywhere, and nobody else sends to these replicas."""
-        return not can_be_warm(entry.demand) and not any(book.saturation.foreign_sequences for book in books)
+        return not can_be_warm(entry.demand) and not any(book.foreign for book in books)
 
-    def route(self, entry: Waiting, places: Sequence[Place], pool: Iterable[Book], now_s: float) -> Place:
-        """The place to go to; with a binding other than NONE it is waited for. At least one of ``places`` has room."""
+    def route(self, entry: Waiting, places: Sequence[Place], books: Sequence[Book], now_s: float) -> Place:
+        """The place to go to; with a binding other than NONE it is waited for. At least one of ``places`` has room.
+
+        ``books`` are all that serve the model. Not for a request that ``is_indifferent``.
+        """
         fitting = [place for place in places if place[2] is Binding.NONE]
         if len(places) == 1:
             return fitting[0]
         demand = entry.demand
-        books = [book for book in pool if demand.length_class.model in book.spec.models]
-        if self.is_indifferent(entry, books):
-            return max(fitting, key=lambda place: place[1].headroom_ratio)
-        crowd = any(book.saturation.foreign_sequences for book in books)
+        crowd = any(book.foreign for book in books)
         standings = self._standings(demand, fitting, books, now_s)
         full = self._warmer(entry, [place for place in places if place[2] in WAITED_FOR], standings, books, now_s)
         standings += [standing for _, standing in full]
