@@ -154,20 +154,23 @@ class Gate:
             self._shed(demand.request_id, refusal, effects)
             return
         entry = Waiting(demand, now_s, event.streaming)
-        entry.may_wait = self.queue.exceeds(demand) is None
+        exceeded = self.queue.exceeds(demand)
+        entry.may_wait = exceeded is None
         entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
         self.placement.burst.arrived(now_s)
         choice = self.placement.at_once(entry, self.fleet.fresh(now_s), now_s)
         if choice is not None:
             self._reserve(choice, now_s, effects)
             return
-        self._enqueue(entry, books, now_s, effects)
+        self._enqueue(entry, exceeded, books, now_s, effects)
 
-    def _enqueue(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
+    def _enqueue(
+        self, entry: Waiting, exceeded: tuple[str, int, int] | None, books: list[Book], now_s: float, effects: list[Effect]
+    ) -> None:
         demand, book = entry.demand, books[0]
         curves = book.newcomer(demand, now_s, entry.curves).curves
         entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
-        exceeded, displaced = self.queue.exceeds(demand), self.queue.displaceable(demand)
+        displaced = None if exceeded is None else self.queue.displaceable(demand)
         if exceeded is not None and displaced is None and demand.request_id not in self.shedding.spared:
             self._shed(demand.request_id, self.shedding.queue_full(exceeded, entry, books, now_s), effects)
             return
@@ -194,7 +197,9 @@ class Gate:
     def _book_least(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         """Forward by least outstanding requests, whatever the forecast says."""
         usable = [book for book in books if not book.spec.among(entry.excluded)] or books
-        self._book_lease(entry, min(usable, key=lambda book: len(book.ledger.leases)), now_s, effects)
+        book = min(usable, key=lambda book: len(book.ledger.leases))
+        expected = self.fleet.model.output_tokens_expected(entry.demand, book.output_tokens_max(entry.demand))
+        self._book_lease(entry, book, expected, now_s, effects)
 
     def _release_all(self, now_s: float, effects: list[Effect]) -> None:
         """Nobody is held outside of enforce: who waits when the mode changes goes now."""
@@ -220,27 +225,29 @@ class Gate:
     def _reserve(self, choice: Choice, now_s: float, effects: list[Effect]) -> None:
         demand, book = choice.entry.demand, choice.book
         cap = book.output_tokens_max(demand)
-        tokens = self.queue.output_tokens_expected(demand, self.fleet.model.output_tokens_expected(demand, cap))
+        expected = self.fleet.model.output_tokens_expected(demand, cap)
+        tokens = self.queue.output_tokens_expected(demand, expected)
         forecast = book.block_steps(choice.verdict.curves)
         charge = used_block_steps(book.ledger, demand, min(tokens, cap))
         self.queue.charge_ahead_of_end(demand, charge, forecast)
-        self._book_lease(choice.entry, book, now_s, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer)
+        self._book_lease(
+            choice.entry, book, expected, now_s, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer
+        )
 
     def _book_lease(
-        self, entry: Waiting, book: Book, now_s: float, effects: list[Effect], *,
+        self, entry: Waiting, book: Book, output_tokens_forecast: float, now_s: float, effects: list[Effect], *,
         charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None,
     ) -> None:  # fmt: skip
         demand = entry.demand
-        cap = book.output_tokens_max(demand)
         lease = Lease(
             lease_id=f"{demand.request_id}.{len(entry.excluded)}",
             demand=demand,
             replica=book.spec.name,
-            output_tokens_max=cap,
+            output_tokens_max=book.output_tokens_max(demand),
             sent_s=now_s,
             sent_steps=book.steps_now(now_s),
             streaming=entry.streaming,
-            output_tokens_forecast=self.fleet.model.output_tokens_expected(demand, cap),
+            output_tokens_forecast=output_tokens_forecast,
             cached_tokens=int(self.fleet.warmth.cached_tokens(demand, (book.spec.name,))[0]),
         )
         self.leases.start(demand.request_id, Open(lease, entry.excluded, *charge), newcomer)
