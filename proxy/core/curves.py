@@ -50,11 +50,6 @@ class Curves:
     ceiling: FloatArray
     common: FloatArray
 
-    @classmethod
-    def zero(cls, length: int) -> "Curves":
-        """No demand."""
-        return cls(*np.zeros((4, length)))
-
     def __add__(self, other: "Curves") -> "Curves":
         """Demands of independent requests add up."""
         return Curves(*(mine + theirs for mine, theirs in zip(self.arrays(), other.arrays(), strict=True)))
@@ -140,14 +135,6 @@ def main_curves(rows: RowStates, grid: Grid, model: SurvivalModel, shape: KvShap
     variance *= blocks
     blocks *= possible
     return mean, variance, blocks, living
-
-
-def curves_of(rows: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape) -> tuple[Curves, FloatArray]:
-    """Demand of each row as (N, G) curves, and the (N, G) alive probabilities they were made with."""
-    mean, variance, ceiling, living = main_curves(rows, grid, model, shape)
-    common = relative_errors(rows, grid, model)
-    common *= mean
-    return Curves(mean, variance, ceiling, common), living
 
 
 def apart(common: FloatArray, classes: NDArray[np.intp]) -> float:

@@ -62,7 +62,7 @@ class _Ages:
 
 
 class Newcomers:
-    """Curves of requests that are not here yet: those of ``curves_of``, from what is kept for each delay.
+    """Curves of requests that are not here yet: those that ``core.curves`` draws of rows, from what is kept for each delay.
 
     All parts of a request have the same class, cap and delay, so one survival vector serves them all.
     """

@@ -78,10 +78,6 @@ class Placement:
         warm = choice.book.saturation.guard.prefers(choice.verdict.cached_tokens / entry.demand.prompt_tokens)
         return choice if warm or not len(self.queue) else None
 
-    def next_choice(self, pool: list[Book], now_s: float) -> Choice | None:
-        """The next admission to make, or None when nobody can go now."""
-        return next(self.choices(pool, now_s), None)
-
     def choices(self, pool: list[Book], now_s: float, *, look_behind: bool = True) -> Iterator[Choice]:
         """The admissions to make now, one after another, each to be booked before the next is asked for. Models do not wait for each other.
 

@@ -163,10 +163,6 @@ class WaitQueue:
     def _line(self, demand: Demand) -> TenantLine:
         return self._bands.setdefault(demand.priority, Band()).tenant(demand.tenant)
 
-    def charge_ahead(self, priority: int | None) -> float:
-        """Block-steps promised in the band of ``priority`` and above; in the whole queue for None."""
-        return sum(band.charge for key, band in self._bands.items() if priority is None or key >= priority)
-
     def ahead(self, demand: Demand, rank_s: float) -> Ahead:
         """What is ahead of a place of this rank among the promised ones of the demand's tenant. Standing by is behind all of those."""
         above = sum(band.charge for key, band in self._bands.items() if key > demand.priority)

@@ -4,14 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.curves import curves_of
 from proxy.core.grid import Grid
 from proxy.core.kv_shape import KvShape
 from proxy.core.survival import SurvivalModel
 from proxy.core.units import blocks_for_tokens
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings
-from tests.support.builders import book, demand, knows_lengths, lease_of, rows
+from tests.support.builders import book, curves_of, demand, knows_lengths, lease_of, rows
 
 GRID = Grid(4096)
 KNOWS = SurvivalModel()

@@ -33,7 +33,7 @@ from proxy.core.gate import Gate
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome
 from proxy.core.replica import ReplicaPhase
-from tests.support.builders import demand, engine_sample, policy, scrape, spec
+from tests.support.builders import demand, engine_sample, policy, promised, scrape, spec
 
 NAMES = ("r0", "r1", "r2")
 USABLE = 60
@@ -231,7 +231,7 @@ class GateMachine(RuleBasedStateMachine):
         assert len(queue) == len(entries)
         assert queue.tokens == sum(entry.demand.prompt_tokens for entry in entries)
         assert queue.bytes == sum(entry.demand.body_bytes for entry in entries)
-        assert abs(queue.charge_ahead(None) - sum(entry.charge_block_steps for entry in entries if entry.promised)) < 1e-3
+        assert abs(promised(queue) - sum(entry.charge_block_steps for entry in entries if entry.promised)) < 1e-3
         assert abs(queue.peak_blocks - sum(entry.peak_blocks for entry in entries)) < 1e-3
 
     @invariant()

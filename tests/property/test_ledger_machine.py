@@ -11,7 +11,7 @@ from proxy.core.ledger import Lease, Ledger
 from proxy.core.survival import SurvivalModel
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings
-from tests.support.builders import book, demand, lease_of
+from tests.support.builders import book, demand, lease_of, no_demand
 
 BLOCK = 16
 PROMPTS = st.integers(1, 120)
@@ -22,7 +22,7 @@ FAMILIES = tuple(tuple(range(1000 * family, 1000 * family + 10)) for family in r
 def recount(ledger: Ledger) -> Curves:
     """The total from its rows and from who references which block, without the running sums."""
     rows = [row for lease in ledger.leases.values() for row in lease.rows]
-    total = Curves(*ledger.rows.curves[:, rows].sum(axis=1)) if rows else Curves.zero(ledger.totals.shape[1])
+    total = Curves(*ledger.rows.curves[:, rows].sum(axis=1)) if rows else no_demand(ledger.totals.shape[1])
     holders: dict[int, list[int]] = {}
     for row, hashes in ledger._shared._blocks._held.items():
         for block in hashes:

@@ -5,15 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from proxy.core.book import Book
-from proxy.core.curves import RowStates
+from proxy.core.choice import Choice
+from proxy.core.curves import Curves, RowStates, main_curves, relative_errors
 from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.feedback import Feedback
 from proxy.core.gate import Gate
+from proxy.core.grid import FloatArray, Grid
+from proxy.core.kv_shape import KvShape
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Mode
+from proxy.core.placement import Placement
 from proxy.core.policy import Policy, Queue, Relay
 from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel, class_chain
+from proxy.core.wait_queue import WaitQueue
 
 FOREVER_S = 1e9
 FAR_TOKENS = 1 << 20
@@ -161,6 +166,27 @@ def rows(*states: tuple[float, float, float], copies: float = 1.0, delay: float 
     prompt, out, cap = np.asarray(states, dtype=np.float64).T
     same = np.ones(len(states))
     return RowStates(prompt, out, cap, same * copies, same * delay, same, np.zeros(len(states), dtype=np.intp))
+
+
+def curves_of(states: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape) -> tuple[Curves, FloatArray]:
+    """Demand of each row as (N, G) curves, and the (N, G) alive probabilities they were made with: what a refresh draws."""
+    mean, variance, ceiling, living = main_curves(states, grid, model, shape)
+    return Curves(mean, variance, ceiling, relative_errors(states, grid, model) * mean), living
+
+
+def no_demand(intervals: int) -> Curves:
+    """Curves of nobody."""
+    return Curves(*np.zeros((4, intervals)))
+
+
+def next_choice(placement: Placement, pool: list[Book], now_s: float) -> Choice | None:
+    """The next admission to make, or None when nobody can go now."""
+    return next(placement.choices(pool, now_s), None)
+
+
+def promised(queue: WaitQueue) -> float:
+    """Forecast token-time of those with a promise, over all bands."""
+    return sum(band.charge for band in queue._bands.values())
 
 
 def tenants_remembered(gate: Gate) -> int:

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from proxy.core.curves import Curves, alive, apart, blocks_held, cap_ends, curves_of
+from proxy.core.curves import alive, apart, blocks_held, cap_ends
 from proxy.core.demand import Demand, PromptPart
 from proxy.core.grid import Grid
 from proxy.core.kv_shape import KvShape
 from proxy.core.survival import SurvivalModel
 from proxy.sim.engine import Engine
 from proxy.sim.engine_requests import EngineRequest, EngineSettings
-from tests.support.builders import book, demand, lease_of, rows
+from tests.support.builders import book, curves_of, demand, lease_of, no_demand, rows
 
 GRID = Grid(2048)
 
@@ -142,7 +142,7 @@ def test_curves_add_up_and_zero_changes_nothing() -> None:
     both, _ = curves_of(rows((100, 10, 300), (7, 0, 900)), GRID, SurvivalModel(), KvShape(16))
     one, _ = curves_of(rows((100, 10, 300)), GRID, SurvivalModel(), KvShape(16))
     two, _ = curves_of(rows((7, 0, 900)), GRID, SurvivalModel(), KvShape(16))
-    for total, summed in zip(both.total().arrays(), (one.total() + two.total() + Curves.zero(len(GRID))).arrays(), strict=True):
+    for total, summed in zip(both.total().arrays(), (one.total() + two.total() + no_demand(len(GRID))).arrays(), strict=True):
         assert np.allclose(total, summed)
 
 

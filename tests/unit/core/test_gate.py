@@ -24,7 +24,7 @@ from proxy.core.gate import Gate
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaPhase
-from tests.support.builders import demand, engine_sample, knows_lengths, policy, scrape, spec, tenants_remembered
+from tests.support.builders import demand, engine_sample, knows_lengths, policy, promised, scrape, spec, tenants_remembered
 
 # 25 of 100 blocks each: four run, the fifth waits.
 QUARTER = {"prompt": 385, "cap": 15}
@@ -233,7 +233,7 @@ def test_a_high_band_is_not_too_late_because_low_ones_queue() -> None:
     gate.fleet.books["r0"].clock.counted(1.0, 1.0, 1.0)
     for index in range(40):
         gate.handle(Arrive(quarter(f"low{index}", deadline_s=1e6)), 2.0)
-    assert gate.queue.charge_ahead(None) / gate.shedding.forecast.rate_per_s(gate.fleet) > 10.0
+    assert promised(gate.queue) / gate.shedding.forecast.rate_per_s(gate.fleet) > 10.0
     assert gate.handle(Arrive(quarter("vip", priority=1, arrived_s=2.0, deadline_s=7.0)), 2.0) == []
 
 

@@ -8,7 +8,7 @@ from proxy.core.curves import Curves
 from proxy.core.demand import PromptPart
 from proxy.core.newcomers import CurveCache
 from proxy.core.survival import SurvivalModel
-from tests.support.builders import book, demand, knows_lengths, lease_of
+from tests.support.builders import book, demand, knows_lengths, lease_of, no_demand
 
 HASHES = tuple(range(1, 100))
 
@@ -20,7 +20,7 @@ def same(one: Curves, other: Curves) -> bool:
 def test_an_empty_book_holds_and_forecasts_nothing() -> None:
     here = book()
     assert here.ledger.held_interval(0.0, 5.0) == (0.0, 0.0)
-    assert same(here.ledger.total, Curves.zero(len(here.grid)))
+    assert same(here.ledger.total, no_demand(len(here.grid)))
     here.ledger.refresh(100.0)
     assert len(here.ledger.running()[0]) == 0
 
@@ -41,7 +41,7 @@ def test_what_leaves_leaves_nothing() -> None:
     assert here.ledger.remove("a") is one
     assert here.ledger.remove("a") is None
     assert here.ledger.sequences == 0
-    assert same(here.ledger.total, Curves.zero(len(here.grid)))
+    assert same(here.ledger.total, no_demand(len(here.grid)))
 
 
 def test_a_lease_is_booked_once() -> None:

@@ -9,7 +9,7 @@ from proxy.core.saturation import Binding
 from proxy.core.survival import SurvivalModel
 from proxy.core.wait_queue import Waiting, WaitQueue
 from proxy.core.warmth import Warmth
-from tests.support.builders import book, demand, engine_sample, knows_lengths, lease_of, scrape
+from tests.support.builders import book, demand, engine_sample, knows_lengths, lease_of, next_choice, scrape
 
 SMALL, HEAD = demand(prompt=100, cap=30), demand(prompt=1000, cap=64)
 RUNNING, LONG = demand(prompt=944, cap=64), demand(prompt=500, cap=250)
@@ -49,19 +49,19 @@ def chosen(choice: Choice | Blocked | None) -> tuple[str, str] | None:
 
 
 def test_an_empty_queue_chooses_nobody() -> None:
-    assert placement().next_choice(books(), 0.0) is None
+    assert next_choice(placement(), books(), 0.0) is None
 
 
 def test_most_headroom_wins() -> None:
     pool = books(3)
     for one, prompt in zip(pool, (300, 50, 600), strict=True):
         lease_of(demand("run", prompt=prompt, cap=30), one).placed = True
-    assert chosen(placement(named("a", SMALL)).next_choice(pool, 0.0)) == ("a", "r1")
+    assert chosen(next_choice(placement(named("a", SMALL)), pool, 0.0)) == ("a", "r1")
 
 
 def test_a_full_replica_is_no_choice_however_large() -> None:
     pool = [*busy(), *books(2)[1:]]
-    assert chosen(placement(named("a", HEAD)).next_choice(pool, 0.0)) == ("a", "r1")
+    assert chosen(next_choice(placement(named("a", HEAD)), pool, 0.0)) == ("a", "r1")
 
 
 def test_excluded_foreign_and_closed_replicas_are_passed_over() -> None:
@@ -85,37 +85,37 @@ def test_the_nearest_miss_says_what_binds() -> None:
 
 
 def test_who_is_gone_before_the_head_can_start_goes_ahead_others_do_not() -> None:
-    assert chosen(placement(named("h", HEAD), named("s", SMALL)).next_choice(busy(), 0.0)) == ("s", "r0")
-    assert placement(named("h", HEAD), named("l", LONG)).next_choice(busy(), 0.0) is None
+    assert chosen(next_choice(placement(named("h", HEAD), named("s", SMALL)), busy(), 0.0)) == ("s", "r0")
+    assert next_choice(placement(named("h", HEAD), named("l", LONG)), busy(), 0.0) is None
 
 
 def test_a_replica_the_head_waits_not_for_is_free_for_others() -> None:
     pool = [*busy(), *books(2, usable=60)[1:]]  # the head fits only into the first
     lease_of(named("x", SMALL), pool[1])
-    found = placement(named("h", HEAD), demand("l", prompt=500, cap=250)).next_choice(pool, 0.0)
+    found = next_choice(placement(named("h", HEAD), demand("l", prompt=500, cap=250)), pool, 0.0)
     assert chosen(found) == ("l", "r1")
 
 
 def test_looking_in_vain_is_not_repeated_at_once() -> None:
     pool = busy()
     line = placement(named("h", HEAD), named("l", LONG))
-    assert line.next_choice(pool, 0.0) is None
+    assert next_choice(line, pool, 0.0) is None
     line.queue.push(Waiting(named("s", SMALL), 0.0))
-    assert line.next_choice(pool, BACKFILL_S * 0.9) is None
-    assert chosen(line.next_choice(pool, BACKFILL_S * 1.1)) == ("s", "r0")
+    assert next_choice(line, pool, BACKFILL_S * 0.9) is None
+    assert chosen(next_choice(line, pool, BACKFILL_S * 1.1)) == ("s", "r0")
 
 
 def test_an_idle_replica_is_not_kept_idle_by_heads_of_another_model() -> None:
     pool = [*busy(), *books(2)[1:]]
     object.__setattr__(pool[1].spec, "models", ("other",))
     heads = [named(f"h{index}", HEAD) for index in range(BACKFILL_DEPTH + 4)]
-    assert chosen(placement(*heads, named("o", SMALL, model="other")).next_choice(pool, 0.0)) == ("o", "r1")
+    assert chosen(next_choice(placement(*heads, named("o", SMALL, model="other")), pool, 0.0)) == ("o", "r1")
 
 
 def test_a_prompt_goes_only_where_the_context_is_long_enough() -> None:
     """The short one has more room, but its engine would answer 400."""
     pool = [*books(1, usable=200, context=512), *books(2)[1:]]
-    assert chosen(placement(named("a", HEAD)).next_choice(pool, 0.0)) == ("a", "r1")
+    assert chosen(next_choice(placement(named("a", HEAD)), pool, 0.0)) == ("a", "r1")
 
 
 def test_a_head_without_room_is_asked_again_when_something_changed_or_at_the_next_tick() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.core.demand import Demand
 from proxy.core.wait_queue import Waiting, WaitQueue
-from tests.support.builders import demand
+from tests.support.builders import demand, promised
 
 
 def queue(requests_max: int = 100, tokens_max: int = 10**6, bytes_max: int = 10**6) -> WaitQueue:
@@ -161,10 +161,10 @@ def test_sums_follow_who_waits() -> None:
     one = queue()
     push(one, demand("a", prompt=30, body_bytes=7), 11.0)
     push(one, demand("b", prompt=12, body_bytes=5), 2.0)
-    assert (len(one), one.tokens, one.bytes, one.charge_ahead(None), one.peak_blocks) == (2, 42, 12, 13.0, 10.0)
+    assert (len(one), one.tokens, one.bytes, promised(one), one.peak_blocks) == (2, 42, 12, 13.0, 10.0)
     assert one.remove("a") is not None
     assert one.remove("a") is None
-    assert (len(one), one.tokens, one.bytes, one.charge_ahead(None), one.peak_blocks) == (1, 12, 5, 2.0, 5.0)
+    assert (len(one), one.tokens, one.bytes, promised(one), one.peak_blocks) == (1, 12, 5, 2.0, 5.0)
 
 
 def test_nobody_waits_twice() -> None:
@@ -214,13 +214,13 @@ def test_who_stands_by_goes_after_the_promised_of_its_tenant_only() -> None:
     push(one, demand("other", tenant="b", deadline_s=9.0))
     push(one, demand("other-too", tenant="b", deadline_s=9.0))
     assert order(one) == ["late", "other", "by", "other-too"]
-    assert one.charge_ahead(None) == 30.0
+    assert promised(one) == 30.0
     assert one.standing_by() == [by]
     one.promise(by)
     assert order(one)[0] == "by"
-    assert (one.charge_ahead(None), one.standing_by()) == (40.0, [])
+    assert (promised(one), one.standing_by()) == (40.0, [])
     assert one.remove("by") is by
-    assert one.charge_ahead(None) == 30.0
+    assert promised(one) == 30.0
 
 
 def test_a_place_promised_late_is_that_of_one_who_came_then() -> None:
@@ -239,7 +239,7 @@ def test_one_that_leaves_while_standing_by_is_forgotten() -> None:
     one = queue()
     one.push(Waiting(demand("by"), 0.0, charge_block_steps=10.0, promised=False))
     one.remove("by")
-    assert (one.standing_by(), one.charge_ahead(None), len(one)) == ([], 0.0, 0)
+    assert (one.standing_by(), promised(one), len(one)) == ([], 0.0, 0)
 
 
 def test_the_latest_start_may_come_before_the_deadline_but_not_after() -> None:
