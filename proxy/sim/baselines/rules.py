@@ -54,8 +54,8 @@ class LearnedThreshold(OwnThreshold):
         level -= STEP * victims of a scrape (at most VICTIMS_MAX)
         level += STEP * AIM                              for each completion while somebody was held for it
 
-    It rests where preemptions per completion equal ``AIM``, the same as ``core.feedback`` aims at. Fails: it only acts after the fact,
-    and a level that suits the mix of the last minute says nothing of the next one.
+    It rests where preemptions per completion equal ``AIM``, 3.5 per 1,000: a little more than ``core.feedback`` allows itself. Fails: it
+    only acts after the fact, and a level that suits the mix of the last minute says nothing of the next one.
     """
 
     STEP = 0.01  # of the pool: half a sequence of a small one
