@@ -1,13 +1,12 @@
 """From what a run saw to figures, a table, one sentence and JSON.
 
-Percentiles are linear between the two nearest ranks (position p·(n − 1)); without a value there is none, never zero. The sentence says
-what the figures say, also where kvgate did not help: differences below ``EQUAL_RATIO`` are called equal.
+The sentence says what the figures say, also where kvgate did not help: differences below ``EQUAL_RATIO`` are called equal.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from proxy.demo.load import Fate, Tally
+from proxy.sim.percentile import percentile
 
 EQUAL_RATIO = 0.02  # two runs of the same differ by about this much on a shared machine
 NOTHING = "–"
@@ -28,17 +27,6 @@ class Figures:
     ttft_s_p99: float | None
     tpot_ms_p99: float | None
     elapsed_s: float
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """The value below which ``share`` (0 to 1) of the values lie; None without any."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def figures(tally: Tally, *, preemptions: int, recomputed_tokens: int) -> Figures:

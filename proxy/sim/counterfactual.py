@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from proxy.core.outcome import Outcome
-from proxy.sim.figures import Figures, Targets, percentile
+from proxy.sim.figures import Figures, Targets
+from proxy.sim.percentile import percentile
 from proxy.sim.sim_request import SimResult
 from proxy.sim.world import World
 
@@ -54,7 +55,7 @@ def judge_shedding(world: World, replay: Replay, targets: Targets, *, sample: in
         certain = precision * len(early)
         recall = certain / max(1e-9, certain + len(shed) - len(early) + missed)
     return ShedFigures(
-        len(early), len(shed) - len(early), missed, len(chosen), precision, recall, percentile(ratios.values(), 50)
+        len(early), len(shed) - len(early), missed, len(chosen), precision, recall, percentile(ratios.values(), 0.5)
     )  # fmt: skip
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from proxy.core.outcome import Outcome
 from proxy.sim.fairness import jain_of_backlogged
+from proxy.sim.percentile import percentile
 from proxy.sim.sim_request import SimResult
 from proxy.sim.world import World
 
@@ -71,12 +70,6 @@ class Figures:
         return {**named, **self.extra}
 
 
-def percentile(values: Iterable[float], percent: float) -> float | None:
-    """None where there are no values: an absent figure is not a zero."""
-    found = list(values)
-    return float(np.percentile(found, percent)) if found else None
-
-
 def figures_of(world: World, targets: Targets, decisions_ns: Iterable[int] = ()) -> Figures:
     """Read the books of a world that has run."""
     results = list(world.results.values())
@@ -100,13 +93,13 @@ def figures_of(world: World, targets: Targets, decisions_ns: Iterable[int] = ())
         kv_usage_ratio_mean_while_queued=world.usage.ratio_mean_while_queued if world.usage.queued_ratio else None,
         queued_time_ratio=world.usage.queued_ratio,
         tokens_per_s=tokens / max(busy_s, 1e-9),
-        ttft_s_p50=percentile(ttft_s, 50),
-        ttft_s_p99=percentile(ttft_s, 99),
-        tpot_ms_p99=percentile((each for one in done if (each := tpot_ms_of(one)) is not None), 99),
+        ttft_s_p50=percentile(ttft_s, 0.5),
+        ttft_s_p99=percentile(ttft_s, 0.99),
+        tpot_ms_p99=percentile((each for one in done if (each := tpot_ms_of(one)) is not None), 0.99),
         jain_index=jain_of_backlogged(results, world.now_s),
         shed_precision=None,
-        decision_us_p50=percentile(decisions_us, 50),
-        decision_us_p99=percentile(decisions_us, 99),
+        decision_us_p50=percentile(decisions_us, 0.5),
+        decision_us_p99=percentile(decisions_us, 0.99),
         elapsed_s=world.now_s,
         good_per_s=good / max(world.now_s, 1e-9),
     )  # fmt: skip

@@ -26,8 +26,9 @@ from proxy.sim.admission import GateAdmission
 from proxy.sim.counterfactual import judge_shedding
 from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.fairness import jain_of_backlogged
-from proxy.sim.figures import Targets, percentile
+from proxy.sim.figures import Targets
 from proxy.sim.fluid import capacity_requests_per_s
+from proxy.sim.percentile import percentile
 from proxy.sim.returning import Returning
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
@@ -139,7 +140,7 @@ def loud_tenant(at: Overload) -> dict[str, float]:
             for one in world.results.values()
             if one.first_s is not None and one.request.tenant != last and one.arrived_s >= WARM_S
         )
-        return percentile(ttft_s, 99) or float("nan")
+        return percentile(ttft_s, 0.99) or float("nan")
 
     loud = at.world(tenants(at, 0.9, OVER_SHARE)).run()
     even = at.world(tenants(at, 0.9, 1.0)).run()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.demo.load import Fate, RequestResult, Tally
-from proxy.demo.report import Figures, as_dict, busy_warning, figures, percentile, ratio, sentence, table
+from proxy.demo.report import Figures, as_dict, busy_warning, figures, ratio, sentence, table
 
 DIRECT = Figures(
     completed=400, failed=0, shed=0, preemptions=188, recomputed_tokens=39651, tokens_per_s=3193.8, ttft_s_p50=1.1, ttft_s_p99=3.6,
@@ -16,23 +16,6 @@ BETTER = replace(DIRECT, preemptions=1, recomputed_tokens=21, ttft_s_p50=2.2, tt
 KEYS = {
     "completed", "failed", "shed", "preemptions", "tokens_per_s", "ttft_s_p50", "ttft_s_p99", "tpot_ms_p99", "elapsed_s",
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
-    [
-        ([], 0.5, None),
-        ([7.0], 0.99, 7.0),
-        ([3.0, 1.0, 2.0], 0.5, 2.0),
-        ([1.0, 2.0], 0.5, 1.5),
-        ([float(n) for n in range(101)], 0.99, 99.0),
-        ([float(n) for n in range(11)], 0.99, 9.9),
-        ([2.0, 1.0], 0.0, 1.0),
-        ([2.0, 1.0], 1.0, 2.0),
-    ],
-)
-def test_percentiles(values: list[float], share: float, expected: float | None) -> None:
-    assert percentile(values, share) == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
