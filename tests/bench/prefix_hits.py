@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from proxy.sim.sim_request import SimRequest
+from proxy.sim.workloads.workload import length_stats
 from proxy.sim.world import World
 
 WORK_TOKENS_PER_SEQUENCE_STEP = 0.04 / 0.03  # a decoding sequence costs as much as these prefill tokens (``sim.step_time``)
@@ -24,12 +25,5 @@ def imbalance(one: World) -> float:
 
 
 def ceiling(requests: Iterable[SimRequest], block_size: int) -> float:
-    """Hit ratio of one endless cache, a request at a time."""
-    seen: set[int] = set()
-    hits = tokens = 0
-    for one in requests:
-        usable = one.block_hashes[: (one.prompt_tokens - 1) // block_size]
-        hits += next((index for index, block in enumerate(usable) if block not in seen), len(usable)) * block_size
-        tokens += one.prompt_tokens
-        seen.update(one.block_hashes)
-    return hits / tokens
+    """Hit ratio of one endless cache, a request at a time: the workload's own figure, of these requests."""
+    return length_stats(requests, block_size=block_size).prefix_hit_ratio_max
