@@ -1,0 +1,123 @@
+"""What proxies in front of the same replicas tell each other, and how it is written down.
+
+Decides nothing: plain values. One proxy's account of one replica is its *row*, a vector of numbers, so that rows add up by adding numbers
+and a script can add them without knowing what they mean:
+
+    row = (LOAD_FIELDS figures of the present, then M(t), V(t), C(t), K(t) over the replica's grid)       shape (LOAD_FIELDS + 4 G,)
+
+The curves are those of ``core.ledger``: mean, variance, ceiling and common error in blocks, counted from the row's *anchor*. A *grant* is
+the same vector of one request, written when its place was taken and dropped when a rewrite of the row includes it. The *sum* of a replica
+is all rows and all grants.
+
+Steps and time. Proxies' own step clocks and own clocks differ; what they share is the replica's *record*, which says how many steps it had
+done at a moment of the store's clock, and how many it does per second. Anchors are steps of that clock. A row is read ``shift`` steps
+after its anchor by ``shifted``: the curves are read between the grid's ends on a straight line; past the horizon they stay as they are.
+
+Fails: with one more proxy than there are, or with rates that differ from the record's, anchors are off by the difference times the age of
+a row, which is a fraction of a second unless its proxy has stopped.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from proxy.core.grid import FloatArray, Grid
+from proxy.core.replica import ReplicaPhase
+
+
+class Load(NamedTuple):
+    """A row's figures of the present; those of several rows add up."""
+
+    leases: float = 0.0
+    sequences: float = 0.0
+    low_blocks: float = 0.0  # certainly held at the anchor
+    high_blocks: float = 0.0  # held at the anchor at most
+    growth_blocks_per_step: float = 0.0  # by which both grow while its sequences decode
+    prefill_tokens: float = 0.0  # sent and not known to be computed
+
+
+LOAD_FIELDS = len(Load._fields)
+
+
+def row_of(load: Load, curves: FloatArray) -> FloatArray:
+    """One row from its figures and its curves (4, G)."""
+    return np.concatenate((np.asarray(load), curves.reshape(-1)))
+
+
+def load_of(row: FloatArray) -> Load:
+    """The figures of a row."""
+    return Load(*row[:LOAD_FIELDS].tolist())
+
+
+def curves_of(row: FloatArray) -> FloatArray:
+    """The curves of a row: (4, G), a view."""
+    return row[LOAD_FIELDS:].reshape(4, -1)
+
+
+def shifted(row: FloatArray, steps: float, grid: Grid) -> FloatArray:
+    """The row as it reads ``steps`` after its anchor; the very same where that is not after it. Its figures stay as they are."""
+    if steps <= 0.0:
+        return row
+    at = grid.ends + steps
+    curves = [np.interp(at, grid.ends, curve) for curve in curves_of(row)]
+    return np.concatenate((row[:LOAD_FIELDS], *curves))
+
+
+class Rank(NamedTuple):
+    """Who goes first, whichever proxy it waits at: the least. ``virtual`` is its tenant's token-time per weight, shared by all."""
+
+    minus_priority: float
+    virtual: float
+    start_by_s: float  # by the store's clock
+
+
+class Answer(StrEnum):
+    """What became of a reservation."""
+
+    GRANTED = "granted"
+    ROOM = "room"  # it does not fit beside what all proxies have there
+    SEATS = "seats"  # no sequence slots are left
+    HEAD = "head"  # somebody better placed waits for this room
+    FENCED = "fenced"  # the proxy had been given up: it must register anew
+    STALE = "stale"  # a rewrite sent later than this reservation has been there first
+    RECOVERING = "recovering"  # the store lost its rows: no more than its last share is to be had
+    UNKNOWN = "unknown"  # no record of the replica
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What the other proxies have on a replica: the sum of their rows and grants, counted from ``anchor_steps``."""
+
+    replica: str
+    row: FloatArray
+    anchor_steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What all proxies hold of one replica, published by the one that scrapes it. Blocks, steps, seconds of the store's clock."""
+
+    replica: str
+    holder: str
+    number: int  # of the publication; rises
+    engine_epoch: int
+    phase: ReplicaPhase
+    published_s: float
+    steps: float  # done at ``published_s``
+    steps_per_s: float
+    usable_blocks: int
+    sequences_max: int | None
+    z: float
+    sigma_blocks: float
+    bias_blocks: float
+    burst_until_s: float
+    measured_blocks: float | None
+    running: int | None
+    waiting: int | None
+    preemptions_total: int
+
+    def steps_at(self, store_s: float) -> float:
+        """The replica's steps at a moment of the store's clock."""
+        return self.steps + self.steps_per_s * max(0.0, store_s - self.published_s)
