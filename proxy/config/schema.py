@@ -34,6 +34,7 @@ from proxy.core.policy import (
     Relay,
     ReplicaPolicy,
     Scrape,
+    Store,
     Tenants,
     TenantSource,
     TrafficClass,
@@ -102,6 +103,16 @@ def _check_scrape(scrape: Scrape, nodes: Mapping[str, Node], path: str, faults: 
         got = f"stale {scrape.stale_s:g}s with interval {scrape.interval_s:g}s and timeout {scrape.timeout_s:g}s"
         because = "one slow scrape would make a sound measurement count as unknown"
         faults.add(node, f"{path}.stale", got=got, allowed="stale at least interval + timeout", because=because)
+
+
+def _check_store(store: Store, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
+    if store.lease_s < 4.0 * max(store.beat_s, store.rewrite_s, store.timeout_s):
+        node = next(nodes[name] for name in ("lease", "beat", "rewrite", "timeout") if name in nodes)
+        got = (
+            f"lease {store.lease_s:g}s with beat {store.beat_s:g}s, rewrite {store.rewrite_s:g}s and timeout {store.timeout_s:g}s"
+        )
+        because = "a proxy that is slow once would be given up and its place on every replica with it"
+        faults.add(node, f"{path}.lease", got=got, allowed="lease at least four times each of them", because=because)
 
 
 def _make_policy(classes: tuple[TrafficClass, ...] = (), **fields: Any) -> Policy:
@@ -214,6 +225,17 @@ LIMITS = Section(
     },
 )
 
+STORE = Section(
+    Store,
+    {
+        "timeout": Key("timeout_s", duration("1ms", "10s"), "a request waits no longer for the store"),
+        "lease": Key("lease_s", duration("200ms", "10m"), "what a dead proxy holds is free again after it"),
+        "beat": Key("beat_s", duration("20ms", "60s"), "each beat is a round trip"),
+        "rewrite": Key("rewrite_s", duration("20ms", "60s"), "each rewrite is a round trip"),
+    },
+    check=_check_store,
+)
+
 POLICY = Section(
     _make_policy,
     {
@@ -226,6 +248,7 @@ POLICY = Section(
         "scrape": Key("scrape", SCRAPE, "it says how replicas are measured"),
         "relay": Key("relay", RELAY, "it is the path to a replica and back"),
         "limits": Key("limits", LIMITS, "they bound what one process holds"),
+        "store": Key("store", STORE, "it says how proxies share what they know"),
         "tokenizer": Key("tokenizer", TEXT, "it is a folder or a model name"),
         "error_detail": Key("error_detail", choice(ErrorDetail), "it says how much a refused client is shown"),
     },

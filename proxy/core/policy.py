@@ -190,6 +190,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """How proxies before the same replicas share what they know."""
+
+    # A script takes a fraction of a millisecond and a packet lost once comes again within 40 ms: what takes longer is not well, and no
+    # request waits for it any longer. Shorter would take every hiccup for a failure, longer would be felt in the first token.
+    timeout_s: float = 0.1
+    # Twelve beats: a proxy that pauses for a second is not given up, and what a dead one holds is free again after three.
+    lease_s: float = 3.0
+    # Four times a second: tenants' shares and completions change over seconds, and each beat costs a proxy one round trip.
+    beat_s: float = 0.25
+    # About as often as a forecast is made anew: grants are told at once, a rewrite only says what they came to.
+    rewrite_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """Everything an operator decides."""
 
@@ -202,6 +217,7 @@ class Policy:
     scrape: Scrape = field(default_factory=Scrape)
     relay: Relay = field(default_factory=Relay)
     limits: Limits = field(default_factory=Limits)
+    store: Store = field(default_factory=Store)
     tokenizer: str | None = None  # a folder or a model name; None: as the replica's /v1/models tells
     error_detail: ErrorDetail = ErrorDetail.FULL
 

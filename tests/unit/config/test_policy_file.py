@@ -194,6 +194,8 @@ def test_secrets_are_refused_and_never_shown(replica: str) -> None:
         ("classes: [{name: default, match: {model: x}}]", "p.yaml:1:11: classes", "default last"),
         ("budget: {z_min: 4}", "p.yaml:1:17: budget.z_min", "z_min up to z_max"),
         ("scrape: {interval: 4s}", "p.yaml:1:20: scrape.stale", "interval + timeout"),
+        ("store: {lease: 200ms}", "p.yaml:1:16: store.lease", "at least four times"),
+        ("store: {beat: 1s}", "p.yaml:1:15: store.lease", "beat 1s"),
         ("tenants: {from: [header, cookie]}", "p.yaml:1:26: tenants.from[1]", "one of header, api_key, user"),
     ],
 )
