@@ -15,7 +15,7 @@ from proxy.core.kv_shape import KvLayout
 from proxy.core.ledger import Lease
 from proxy.core.newcomers import Newcomer, Newcomers
 from proxy.core.policy import Policy
-from proxy.core.replica import ReplicaPhase, ReplicaSample, ReplicaSpec
+from proxy.core.replica import AWAITED_PHASES, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel
 from proxy.core.warmth import Warmth
 
@@ -130,7 +130,7 @@ class Fleet:
     def could_take(self, demand: Demand, excluded: set[str]) -> bool:
         """Whether any replica not excluded could ever serve the demand."""
         return any(
-            book.phase is ReplicaPhase.SERVING and not book.spec.among(excluded) and book.fits_alone(demand)
+            book.phase in AWAITED_PHASES and not book.spec.among(excluded) and book.fits_alone(demand)
             for book in self.of_model(demand.length_class.model)
         )
 

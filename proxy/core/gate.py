@@ -39,7 +39,7 @@ from proxy.core.open_leases import Open, OpenLeases, used_block_steps
 from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
-from proxy.core.replica import ReplicaPhase
+from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
 from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -183,7 +183,8 @@ class Gate:
     def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         """Forward at once by least outstanding requests; count what enforcing would have done on the shadow ledger."""
         demand = event.demand
-        serving = [book for book in books if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged] or books
+        serving = [book for book in books if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
+        serving = serving or [book for book in books if book.phase in AWAITED_PHASES] or books
         if not serving:
             self._shed(demand.request_id, self.shedding.no_replica(demand), effects)
             return

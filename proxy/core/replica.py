@@ -17,7 +17,11 @@ class ReplicaPhase(StrEnum):
     SERVING = "serving"
     UNREACHABLE = "unreachable"
     DRAINING = "draining"
+    STALLED = "stalled"  # takes connections and has answered nothing for a while: nobody is sent there, nobody refused for it
     WEDGED = "wedged"  # serving, by every look at it, but nothing moves (core.wedge): only shown, no book is put into it
+
+
+AWAITED_PHASES = frozenset({ReplicaPhase.SERVING, ReplicaPhase.STALLED})  # worth waiting for
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from math import inf
 from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
-from proxy.core.replica import ReplicaPhase
+from proxy.core.replica import AWAITED_PHASES
 from proxy.core.wait_forecast import WaitForecast
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -46,12 +46,12 @@ class Shedding:
     def at_once(self, demand: Demand, books: list[Book]) -> Refusal | None:
         """What no waiting can cure; None when the request can be served some time."""
         for book in books:  # mostly the first
-            if book.phase is ReplicaPhase.SERVING and book.fits_alone(demand):
+            if book.phase in AWAITED_PHASES and book.fits_alone(demand):
                 return None
-        serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
-        if not serving:
+        awaited = [book for book in books if book.phase in AWAITED_PHASES]
+        if not awaited:
             return self.no_replica(demand)
-        context = max(book.spec.context_tokens_max for book in serving)
+        context = max(book.spec.context_tokens_max for book in awaited)
         longest = demand.prompt_tokens_longest
         if longest >= context and demand.count_is_exact:
             # The engine stops counting one token past its context, and says so; wire.answers words it alike.
@@ -63,8 +63,8 @@ class Shedding:
                 limit=context,
                 unit="tokens",
             )
-        need = min(book.ledger.shape.least(longest + 1) for book in serving)
-        limit = max(book.spec.usable_blocks for book in serving)
+        need = min(book.ledger.shape.least(longest + 1) for book in awaited)
+        limit = max(book.spec.usable_blocks for book in awaited)
         message = f"The prompt needs {need} KV blocks; the largest replica has {limit}. It can never be served here."
         return Refusal(
             Outcome.NEVER_FITS, gate="kv", message=message, measured=need, limit=limit, unit="blocks",
@@ -110,7 +110,7 @@ class Shedding:
             return inf
         due_s = demand.arrived_s + demand.ttft_s
         forecasts_s = [
-            book.saturation.ttft_s_forecast(demand, now_s, backlog=False) for book in books if book.phase is ReplicaPhase.SERVING
+            book.saturation.ttft_s_forecast(demand, now_s, backlog=False) for book in books if book.phase in AWAITED_PHASES
         ]
         steps_s = max((START_STEPS / book.clock.rate_per_s for book in books), default=0.0)
         prefill_s = min(forecasts_s, default=0.0) - (now_s - demand.arrived_s) + steps_s

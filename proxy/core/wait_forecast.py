@@ -55,7 +55,9 @@ class WaitForecast:
 
     def rate_per_s(self, books: Iterable[Book]) -> float:
         """Block-steps per second that leave the queue while it waits."""
-        moving = [book for book in books if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
+        pool = list(books)
+        moving = [book for book in pool if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
+        moving = moving or [book for book in pool if book.phase is ReplicaPhase.STALLED]  # silence tells of no other rate
         ideal = sum(book.spec.usable_blocks * book.clock.rate_per_s for book in moving)
         return max(self._queue.drain.rate_per_s(FILL_RATIO * ideal), 1e-9)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from proxy.core.replica import ReplicaPhase
+from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.watcher import ReplicaWatcher
 
@@ -17,10 +17,13 @@ class Outstanding:
         self._count: dict[str, int] = dict.fromkeys(watchers, 0)
 
     def load(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> dict[str, int]:
-        """Requests outstanding per usable replica; those not serving only when none is."""
+        """Requests outstanding per usable replica; stalled ones only when none serves, others only when none is stalled either."""
         names = [name for name, watcher in self._watchers.items() if name not in excluded and self._serves(watcher, model)]
-        serving = [name for name in names if self._watchers[name].phase is ReplicaPhase.SERVING]
-        return {name: self._count[name] + self._leases(self._watchers[name]) for name in serving or names}
+        for wanted in ({ReplicaPhase.SERVING}, AWAITED_PHASES):
+            usable = [name for name in names if self._watchers[name].phase in wanted]
+            if usable:
+                break
+        return {name: self._count[name] + self._leases(self._watchers[name]) for name in usable or names}
 
     @staticmethod
     def _serves(watcher: ReplicaWatcher, model: str | None) -> bool:

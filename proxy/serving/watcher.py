@@ -1,9 +1,10 @@
 """Beside the path: one loop per replica that probes it, scrapes it, and tells the gate.
 
-A replica is *probing* until its first answer, *serving* while scrapes come, *unreachable* after ``FAILURES_MAX`` failed ones in a row
-(ones that are only late count while nothing else is heard of it for ``LATE_S_MAX``);
-then it is probed again every ``PROBE_S`` and used at once when it answers. One that answers and does nothing is shown as *wedged*
-(``core.wedge``). What a probe found becomes the gate's ``ReplicaSpec``:
+A replica is *probing* until its first answer, *serving* while scrapes come, *unreachable* after ``FAILURES_MAX`` failed ones in a row; then
+it is probed again every ``PROBE_S``. One that takes connections and is only late may be busy: it is *stalled* once nothing was heard of it
+for ``LATE_S_MAX``, not on its streams either, and is scraped on. Nobody is sent to either kind, and both are used at once when they
+answer; but for a stalled one requests wait in the queue, as long as they may, instead of being told that there is none. One that answers
+and does nothing is shown as *wedged* (``core.wedge``). What a probe found becomes the gate's ``ReplicaSpec``:
 
 - no block count anywhere: it cannot be budgeted, so it is only observed, and the report says what to set;
 - several engines behind one URL: its metrics describe none of them, so it is only observed;
@@ -21,7 +22,7 @@ from dataclasses import dataclass, replace
 from proxy.core.book import Book
 from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
 from proxy.core.policy import ReplicaPolicy, Scrape
-from proxy.core.replica import ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
+from proxy.core.replica import AWAITED_PHASES, ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.units import usable_blocks
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.serving.dispatcher import Dispatcher
@@ -30,7 +31,7 @@ from proxy.serving.ranks import engines_apart, split_sample, split_spec
 from proxy.wire.vllm_metrics import counts_null_block
 
 FAILURES_MAX = 3
-LATE_S_MAX = 30.0  # a busy API server was seen to answer after 4 s; half a minute of silence on every stream as well is no load
+LATE_S_MAX = 10.0  # a busy API server was seen to answer after 4 s. One whose engine outran it was silent for 40 s, and came back
 PROBE_S = 1.0
 BLOCK_SIZE_GUESS = 16  # vLLM's default on GPUs, for an engine that tells nothing
 CONTEXT_TOKENS_GUESS = 8192
@@ -86,7 +87,8 @@ class ReplicaWatcher:
         self.name = policy.name
         self.phase = ReplicaPhase.PROBING
         self.facts: ReplicaFacts | None = None
-        self.failures = 0
+        self.failures = 0  # looks that failed since one did not
+        self._refusals = 0  # the latest of them that failed otherwise than by being late
         self.fault: str | None = None
         self.found = asyncio.Event()
         self.history: dict[str, deque[Comparison]] = {self.name: deque(maxlen=HISTORY_MAX)}
@@ -125,7 +127,7 @@ class ReplicaWatcher:
         turn = 0
         while True:
             turn += 1
-            if self.phase is ReplicaPhase.SERVING and turn % every:
+            if self.phase in AWAITED_PHASES and turn % every:
                 await self._guarded(self._sample_once())
                 await self._pause(self._scrape.interval_s)
             elif not await self._guarded(self._probe_once()):
@@ -190,6 +192,9 @@ class ReplicaWatcher:
         self._several(sample)
         for of_engine in split_sample(sample, self.names):
             self._tell(Observed(of_engine))
+        if self.phase is ReplicaPhase.STALLED:
+            log.warning("replica.answers_again replica=%s", self.name)
+            self._enter(ReplicaPhase.SERVING)
         for book in self.books():
             self._compare(book, sample.sampled_s)
             self._look_for_standstill(book)
@@ -211,25 +216,31 @@ class ReplicaWatcher:
             self._found(replace(facts, several_engines_behind=sample.several_engines))
 
     def _answered(self) -> None:
-        self.failures, self.fault = 0, None
+        self.failures, self._refusals, self.fault = 0, 0, None
         self._heard_s = self._dispatcher.clock.now_s()
 
     def _failed(self, reason: str, *, late: bool = False) -> None:
         """One look failed. A server that is late may be busy, and is while our streams on it go on: its measurements only get stale."""
         self.failures += 1
+        self._refusals = 0 if late else self._refusals + 1
         if self.fault is None:
             log.warning("replica.failed replica=%s reason=%s", self.name, reason)
         self.fault = reason
         streamed = sum(lease.output_tokens for book in self.books() for lease in book.ledger.leases.values())
         if streamed != self._streamed:
             self._streamed, self._heard_s = streamed, self._dispatcher.clock.now_s()
-        if late and self._dispatcher.clock.now_s() - self._heard_s < LATE_S_MAX:
-            return
-        if self.phase is ReplicaPhase.SERVING and self.failures >= FAILURES_MAX:
-            self.phase = ReplicaPhase.UNREACHABLE
+        silent = self._dispatcher.clock.now_s() - self._heard_s >= LATE_S_MAX
+        if self.phase in AWAITED_PHASES and self._refusals >= FAILURES_MAX:
             log.error("replica.unreachable replica=%s reason=%s", self.name, reason)
-            for name in self.names:
-                self._tell(ReplicaChanged(name, ReplicaPhase.UNREACHABLE))
+            self._enter(ReplicaPhase.UNREACHABLE)
+        elif self.phase is ReplicaPhase.SERVING and late and silent and self.failures >= FAILURES_MAX:
+            log.error("replica.stalled replica=%s reason=%s", self.name, reason)
+            self._enter(ReplicaPhase.STALLED)
+
+    def _enter(self, phase: ReplicaPhase) -> None:
+        self.phase = phase
+        for name in self.names:
+            self._tell(ReplicaChanged(name, phase))
 
     def _tell(self, event: Observed | ReplicaFound | ReplicaChanged) -> None:
         self._guard.run_now(Part.GATE, lambda: self._dispatcher.feed(event))

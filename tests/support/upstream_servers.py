@@ -82,6 +82,52 @@ class ScriptedUpstream:
             await server.wait_closed()
 
 
+@asynccontextmanager
+async def gateway(backends: list[int], flowing: asyncio.Event | None = None) -> AsyncIterator[int]:
+    """Forward the connections to one port to several in turn; which ones may be changed while it runs. None: hang up.
+
+    Bytes go either way only while ``flowing`` is set.
+    """
+    turn = 0
+    pipes: set[asyncio.Task[None]] = set()
+    writers: set[asyncio.StreamWriter] = set()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if flowing is not None:
+                    await flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal turn
+        if not backends:
+            writer.transport.abort()
+            return
+        turn += 1
+        try:
+            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", backends[turn % len(backends)])
+        except ConnectionError:
+            writer.transport.abort()
+            return
+        writers.update((writer, back_writer))
+        pipes.update((asyncio.create_task(pipe(reader, back_writer)), asyncio.create_task(pipe(back_reader, writer))))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        if flowing is not None:
+            flowing.set()
+        await asyncio.gather(*pipes, return_exceptions=True)
+        await server.wait_closed()
+
+
 def dechunk(body: bytes) -> tuple[bytes, bool]:
     """A chunked body's content, and whether its last chunk was there."""
     content = b""

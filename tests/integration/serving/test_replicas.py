@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -14,46 +13,7 @@ from proxy.sim.mock_server import MockServer
 from proxy.sim.step_time import StepTimeModel
 from tests.integration.mock_harness import running, settings
 from tests.integration.serving.harness import Exchange, RunningProxy, phases, proxying, until, url_of
-from tests.support.upstream_servers import Peer, ScriptedUpstream
-
-
-@asynccontextmanager
-async def gateway(backends: list[int]) -> AsyncIterator[int]:
-    """Forward the connections to one port to several in turn; which ones may be changed while it runs. None: hang up."""
-    turn = 0
-    pipes: set[asyncio.Task[None]] = set()
-    writers: set[asyncio.StreamWriter] = set()
-
-    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal turn
-        if not backends:
-            writer.transport.abort()
-            return
-        turn += 1
-        try:
-            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", backends[turn % len(backends)])
-        except ConnectionError:
-            writer.transport.abort()
-            return
-        writers.update((writer, back_writer))
-        pipes.update((asyncio.create_task(pipe(reader, back_writer)), asyncio.create_task(pipe(back_reader, writer))))
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.gather(*pipes, return_exceptions=True)
-        await server.wait_closed()
+from tests.support.upstream_servers import Peer, ScriptedUpstream, gateway
 
 
 async def test_a_replica_that_is_not_there_yet() -> None:

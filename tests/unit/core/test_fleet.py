@@ -66,6 +66,10 @@ def test_who_could_take_a_request_some_time() -> None:
     one.changed("a", ReplicaPhase.DRAINING)
     assert not one.could_take(demand(), set())
     assert one.could_take(demand(prompt=20), set())
+    one.changed("a", ReplicaPhase.STALLED)
+    assert one.could_take(demand(), set())
+    one.changed("a", ReplicaPhase.UNREACHABLE)
+    assert not one.could_take(demand(), set())
 
 
 def test_replicas_of_a_model() -> None:

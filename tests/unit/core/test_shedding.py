@@ -37,6 +37,16 @@ def test_nobody_serving_is_no_replica() -> None:
         assert "'m'" in refusal.message
 
 
+def test_a_stalled_replica_is_waited_for() -> None:
+    """It counts like a serving one in what can never be served, too."""
+    gone, stalled = book(usable=100), book(usable=50)
+    gone.phase, stalled.phase = ReplicaPhase.UNREACHABLE, ReplicaPhase.STALLED
+    assert Shedding(queue(), 2).at_once(demand(prompt=799), [gone, stalled]) is None
+    refusal = Shedding(queue(), 2).at_once(demand(prompt=800), [gone, stalled])
+    assert refusal is not None
+    assert (refusal.outcome, refusal.measured, refusal.limit) == (Outcome.NEVER_FITS, 51, 50)
+
+
 @pytest.mark.parametrize(("tokens", "refused"), [(999, False), (1000, True), (1001, True), (1700, True)])
 def test_the_context_at_its_edge(tokens: int, refused: bool) -> None:
     """The engine needs room for one token, and counts no further than one past its context."""
@@ -139,6 +149,8 @@ def test_the_first_token_has_to_come_in_time_not_the_start() -> None:
     assert late == pytest.approx(5.0 - here.saturation.ttft_s_forecast(demand(arrived_s=1.0), 1.0) - 3.0 / 10.0)
     assert Shedding.start_by_s(demand(arrived_s=1.0, ttft_s=0.01), [here], 1.0) == float("inf")
     assert Shedding.start_by_s(demand(), [here], 1.0) == float("inf")
+    here.phase = ReplicaPhase.STALLED
+    assert Shedding.start_by_s(demand(arrived_s=1.0, ttft_s=4.0), [here], 1.0) == late
 
 
 def test_one_that_is_spared_stands_by_until_its_deadline() -> None:

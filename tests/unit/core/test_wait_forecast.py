@@ -41,6 +41,16 @@ def test_the_wait_is_what_is_ahead_over_what_the_replicas_turn_over() -> None:
     assert forecast.wait_s(waiting("x"), [replica(), draining], 0.0) == pytest.approx(6.0 / FILL_RATIO)
 
 
+def test_who_waits_for_a_stalled_replica_is_foretold_the_rate_it_had() -> None:
+    line = queue()
+    line.push(waiting("a", 6000.0))
+    forecast = WaitForecast(line)
+    serving, stalled, gone = replica(usable=50), replica(), replica()
+    stalled.phase, gone.phase = ReplicaPhase.STALLED, ReplicaPhase.UNREACHABLE
+    assert forecast.wait_s(waiting("x"), [stalled, gone], 0.0) == pytest.approx(6.0 / FILL_RATIO)
+    assert forecast.wait_s(waiting("x"), [serving, stalled, gone], 0.0) == pytest.approx(12.0 / FILL_RATIO)
+
+
 def test_higher_bands_are_ahead_and_lower_ones_are_not() -> None:
     line = queue()
     line.push(waiting("high", 500.0, priority=2))
