@@ -20,6 +20,7 @@ from urllib.parse import quote
 import httpx
 
 from proxy.adapters.model_config import read_model_layers
+from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts
 from proxy.ports import Clock, ReplicaUnreachableError
@@ -57,6 +58,19 @@ class Answer:
             return None
 
 
+class _ConnectTrace:
+    """Told by httpx what it does: whether the server has taken the connection, so that only its answer can be late."""
+
+    def __init__(self) -> None:
+        self.connecting = False
+
+    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
+        """One event."""
+        del info
+        if event.startswith("connection.connect_tcp."):
+            self.connecting = not event.endswith(".complete")
+
+
 class ControlHttp:
     """GET requests to one replica, bounded in time and size. A path prefix in ``base_url`` is kept."""
 
@@ -77,10 +91,11 @@ class ControlHttp:
         sent = {**headers, "accept": "text/plain, application/json;q=0.9, */*;q=0.1", "accept-encoding": "identity"}
         # uvicorn closes idle connections after 5 s: ours must give up earlier.
         kept = httpx.Limits(max_connections=4, max_keepalive_connections=1, keepalive_expiry=3.0)
+        unbounded = httpx.Timeout(None)  # here; ``get`` bounds the whole
         fresh = httpx.Limits(max_connections=4, max_keepalive_connections=0)
-        self._kept = httpx.AsyncClient(headers=sent, timeout=timeout_s, limits=kept, transport=transport, trust_env=False)
+        self._kept = httpx.AsyncClient(headers=sent, timeout=unbounded, limits=kept, transport=transport, trust_env=False)
         self._fresh = httpx.AsyncClient(
-            headers={**sent, "connection": "close"}, timeout=timeout_s, limits=fresh, transport=transport, trust_env=False
+            headers={**sent, "connection": "close"}, timeout=unbounded, limits=fresh, transport=transport, trust_env=False
         )
 
     async def get(self, path: str, *, fresh: bool = False) -> Answer:
@@ -91,20 +106,21 @@ class ControlHttp:
             raise ReplicaUnreachableError(
                 f"{shown}: a replica's URL must begin with http:// or https://; correct it in the policy."
             )
+        trace = _ConnectTrace()
         # A balancer's session cookie would make every connection reach the same engine.
         self._fresh.cookies.clear()
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with stall_proof_timeout(self.timeout_s):
                 if not fresh:
                     # A kept connection that the server has just closed says nothing about the replica.
                     with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                        return await self._read(self._kept, url)
-                return await self._read(self._fresh, url)
+                        return await self._read(self._kept, url, trace)
+                return await self._read(self._fresh, url, trace)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise ReplicaUnreachableError(
                 f"{shown}: no complete answer within {self.timeout_s:g} s. The server may be starting, overloaded or cut off:"
                 " check its log and the network between.",
-                late=not isinstance(error, httpx.ConnectTimeout),
+                late=not trace.connecting,
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ReplicaUnreachableError(
@@ -112,8 +128,8 @@ class ControlHttp:
                 " port are right."
             ) from error
 
-    async def _read(self, client: httpx.AsyncClient, url: str) -> Answer:
-        async with client.stream("GET", url) as response:
+    async def _read(self, client: httpx.AsyncClient, url: str, trace: _ConnectTrace) -> Answer:
+        async with client.stream("GET", url, extensions={"trace": trace}) as response:
             first_byte_s = self._clock.now_s()
             body = bytearray()
             async for chunk in response.aiter_bytes():

@@ -9,12 +9,12 @@ A replica without engine statistics is sampled by its health alone: the sample h
 Fails: no usable answer in time and size is ReplicaUnreachableError; a new epoch whose probe failed is reported by a later sample.
 """
 
-import asyncio
 from collections.abc import Mapping
 
 import httpx
 
 from proxy.adapters.probe import METRICS_FILTERED, METRICS_WHOLE, Answer, ControlHttp, Probed, probe_replica
+from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts, ReplicaSample
 from proxy.ports import Clock, ReplicaUnreachableError
@@ -103,7 +103,7 @@ class VllmFeed:
     async def _probe(self) -> Probed:
         limit_s = PROBE_TIMEOUTS * self._http.timeout_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with stall_proof_timeout(limit_s):
                 probed = await probe_replica(self._http, self._judge, kv_blocks=self._kv_blocks)
         except TimeoutError as error:
             raise ReplicaUnreachableError(

@@ -4,8 +4,9 @@ A connection is reused last in, first out, so that few stay warm and the rest ag
 the engine's own 5 s, and at once when the engine closes it. A request that meets an engine closing an idle connection at that moment
 is sent once more on a fresh connection: no byte of an answer had come. Nothing else is ever sent twice.
 
-Fails: UpstreamError of kind ``connect`` (no connection within ``connect_s_max``, or none free of ``connections_max``), ``timeout``
-(no head, or a silent stream), ``reset`` (connection lost), ``protocol`` (not HTTP, or a request that cannot be written).
+Fails: UpstreamError of kind ``connect`` (no connection within ``connect_s_max``, or none free of ``connections_max``; a stall of our own
+process does not count: ``adapters.stall_proof``), ``timeout`` (no head, or a silent stream), ``reset`` (connection lost), ``protocol``
+(not HTTP, or a request that cannot be written).
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.adapters.upstream_connection import Connection
 from proxy.adapters.upstream_exchange import Exchange
 from proxy.ports import Headers, UpstreamError
@@ -119,7 +121,7 @@ class _OriginPool:
         """A fresh connection, or one that came back while this request waited for a place below ``connections_max``."""
         origin, limits = self._origin, self._limits
         try:
-            async with asyncio.timeout(limits.connect_s_max):
+            async with stall_proof_timeout(limits.connect_s_max):
                 while limits.connections_max is not None and self.open_count >= limits.connections_max:
                     await self._wait_for_place()
                     if self.closed:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import httpcore
 import httpx
 import pytest
 
@@ -13,7 +14,9 @@ from proxy.adapters.probe import (
     probe_replica,
 )
 from proxy.core.epoch import EpochJudge
+from proxy.ports import ReplicaUnreachableError
 from proxy.wire.report import describe
+from tests.support.upstream_servers import Peer, ScriptedUpstream
 from tests.unit.adapters.fake_vllm import MODELS, FakeVllm, SteppingClock, recorded
 from tests.unit.adapters.probing import URL, failure, probe
 
@@ -124,6 +127,28 @@ async def test_an_answer_that_drips_is_cut_off() -> None:
 
     fake = FakeVllm(b"", special={"/metrics": lambda _: httpx.Response(200, content=drip())})
     assert "no complete answer within 0.05 s" in await failure(fake, timeout_s=0.05)
+
+
+async def test_a_server_that_takes_the_connection_is_late_and_one_that_does_not_is_gone() -> None:
+    """Over real connections, the second of which never come about."""
+
+    class NoNetwork(httpcore.AnyIOBackend):
+        async def connect_tcp(self, *_: object, **__: object) -> httpcore.AsyncNetworkStream:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def late(url: str, transport: httpx.AsyncHTTPTransport) -> bool:
+        http = ControlHttp(url, SteppingClock(), headers={}, timeout_s=0.2, transport=transport)
+        with pytest.raises(ReplicaUnreachableError, match=r"no complete answer within 0\.2 s") as caught:
+            await http.get("/health", fresh=True)
+        await http.aclose()
+        return caught.value.late
+
+    async with ScriptedUpstream.running(Peer.until_gone) as silent:
+        assert await late(silent.url, httpx.AsyncHTTPTransport())
+    nowhere = httpx.AsyncHTTPTransport()
+    nowhere._pool._network_backend = NoNetwork()
+    assert not await late(URL, nowhere)
 
 
 async def test_path_prefix_and_headers_are_kept() -> None:
