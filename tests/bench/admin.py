@@ -8,12 +8,14 @@ from typing import Any
 
 import httpx
 
+from tests.bench.engine import CLOSING
+
 _INTERNAL_ERRORS = re.compile(r"^kvgate_internal_errors_total\{[^\n]*\} ([0-9.e+]+)$", re.MULTILINE)
 
 
 async def only_replica(client: httpx.AsyncClient, admin_url: str, query: str = "") -> dict[str, Any]:
     """kvgate's state of its only replica."""
-    answer = await client.get(f"{admin_url}/admin/replicas{query}", timeout=30)
+    answer = await client.get(f"{admin_url}/admin/replicas{query}", timeout=30, headers=CLOSING)
     answer.raise_for_status()
     (replica,) = answer.json()
     return dict(replica)
@@ -21,7 +23,7 @@ async def only_replica(client: httpx.AsyncClient, admin_url: str, query: str = "
 
 async def why_not_deciding(admin_url: str) -> str:
     """Return why the run was not kvgate's: another mode than ``enforce``, or faults inside; "" when it decided on every request."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(headers=CLOSING) as client:
         metrics = (await client.get(f"{admin_url}/metrics", timeout=30)).raise_for_status().text
         state = (await client.get(f"{admin_url}/admin/state", timeout=30)).raise_for_status().json()
     errors = sum(float(value) for value in _INTERNAL_ERRORS.findall(metrics))

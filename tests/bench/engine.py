@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import httpx
 
+# A connection for each request: a busy server closes idle ones when it gets to it, which may be when the next request has been sent.
+CLOSING = {"connection": "close"}
+SCRAPE_S_MAX = 120.0  # an API server whose engine outruns it answers when it is through
 _SAMPLE = re.compile(r"^(vllm:[a-z_]+)\{[^\n]*\} ([0-9.e+-]+)$", re.MULTILINE)
 _BLOCKS = re.compile(r'^vllm:cache_config_info\{[^\n]*num_gpu_blocks="(\d+)"', re.MULTILINE)
 
@@ -50,7 +53,7 @@ def read_state(text: str) -> EngineState:
 
 async def scrape(client: httpx.AsyncClient, base_url: str) -> EngineState:
     """Scrape once."""
-    answer = await client.get(f"{base_url}/metrics", timeout=30)
+    answer = await client.get(f"{base_url}/metrics", timeout=SCRAPE_S_MAX, headers=CLOSING)
     answer.raise_for_status()
     return read_state(answer.text)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import httpx
 
 from proxy.adapters.upstream import HttpUpstream
+from tests.bench.engine import CLOSING
 from tests.bench.load import Fate, LoadRequest, Record, new_upstream, send
 from tests.vllm.conftest import CONTEXT_TOKENS, VllmServer
 
@@ -114,12 +115,10 @@ class CorkedRun:
         log_start = self._server.log.stat().st_size
         tasks: list[asyncio.Task[None]] = []
         upstream = new_upstream()
-        # The server closes idle connections after 5 s; the client has to be quicker.
-        limits = httpx.Limits(keepalive_expiry=2)
         try:
             async with (
                 asyncio.timeout(RUN_S_MAX),
-                httpx.AsyncClient(base_url=self._server.base_url, limits=limits, timeout=60) as http,
+                httpx.AsyncClient(base_url=self._server.base_url, headers=CLOSING, timeout=60) as http,
             ):
                 before = await self._until(http, lambda state: state.running == state.waiting == state.used_blocks == 0)
                 await self._start_corked(http, upstream, tasks)

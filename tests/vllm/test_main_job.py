@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.bench.admin import why_not_deciding
-from tests.bench.engine import wait_idle
+from tests.bench.engine import CLOSING, wait_idle
 from tests.bench.kvgate_process import KvgateProcess, kvgate_process
 from tests.bench.load import LoadRequest, new_upstream, run_load, send
 from tests.bench.loads import as_request, chat, wave
@@ -100,7 +100,7 @@ def finished(replica: VllmServer) -> int:
 
 async def leave_once_sent(request: LoadRequest, gate: KvgateProcess) -> None:
     """Send a request, close its connection once kvgate has sent it on, and wait until kvgate holds nothing for it."""
-    async with httpx.AsyncClient(base_url=gate.admin_url, timeout=60) as admin:
+    async with httpx.AsyncClient(base_url=gate.admin_url, headers=CLOSING, timeout=60) as admin:
 
         async def state() -> dict[str, Any]:
             return dict((await admin.get("/admin/state")).json())
@@ -186,7 +186,7 @@ async def test_a_replica_without_metrics_is_served_on_own_accounting(
         looks: list[dict[str, Any]] = []
 
         async def look() -> None:
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(headers=CLOSING, timeout=60) as client:
                 while True:
                     looks.append((await client.get(f"{gate.admin_url}/admin/replicas")).json()[0])
                     await asyncio.sleep(0.2)

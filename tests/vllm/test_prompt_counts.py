@@ -23,6 +23,7 @@ from proxy.adapters.tokenizer_pool import TokenizerPool
 from proxy.core.demand import CountSource
 from proxy.wire.call import CallKind
 from proxy.wire.openai import read_call
+from tests.bench.engine import CLOSING
 from tests.vllm.recorded_bodies import ROUTES, Body, all_bodies
 
 pytestmark = pytest.mark.vllm
@@ -100,7 +101,7 @@ async def compare(engine: Engine, pool: TokenizerPool, bodies: Iterable[Body]) -
         if own != reported or count.source is not CountSource.EXACT:
             tally.different.append(f"{name}: own {own} ({count.source}), engine {reported}; {pool.last_error}")
 
-    async with httpx.AsyncClient(base_url=engine.base_url) as client, asyncio.TaskGroup() as tasks:
+    async with httpx.AsyncClient(base_url=engine.base_url, headers=CLOSING) as client, asyncio.TaskGroup() as tasks:
         for name, kind, fields in bodies:
             tasks.create_task(one(client, name, kind, fields))
     return tally
