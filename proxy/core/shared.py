@@ -56,13 +56,16 @@ def curves_of(row: FloatArray) -> FloatArray:
     return row[LOAD_FIELDS:].reshape(4, -1)
 
 
+def read_at(row: FloatArray, steps: float, ends: FloatArray) -> FloatArray:
+    """The row as it reads ``steps`` after its anchor, or before it where that is negative, on a grid with these ends."""
+    at = ends + steps
+    curves = [np.interp(at, ends, curve) for curve in curves_of(row)]
+    return np.concatenate((row[:LOAD_FIELDS], *curves))
+
+
 def shifted(row: FloatArray, steps: float, grid: Grid) -> FloatArray:
     """The row as it reads ``steps`` after its anchor; the very same where that is not after it. Its figures stay as they are."""
-    if steps <= 0.0:
-        return row
-    at = grid.ends + steps
-    curves = [np.interp(at, grid.ends, curve) for curve in curves_of(row)]
-    return np.concatenate((row[:LOAD_FIELDS], *curves))
+    return row if steps <= 0.0 else read_at(row, steps, grid.ends)
 
 
 class Rank(NamedTuple):
@@ -121,3 +124,66 @@ class Record:
     def steps_at(self, store_s: float) -> float:
         """The replica's steps at a moment of the store's clock."""
         return self.steps + self.steps_per_s * max(0.0, store_s - self.published_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first of one band at one proxy, waiting for one replica."""
+
+    head_id: str  # of the request; the same for as long as the same one waits
+    rank: Rank
+    row: FloatArray  # of the request, were it admitted at ``anchor_steps``
+    anchor_steps: float
+    ready_steps: float  # from which its proxy has promised it room; infinite: from no step within the horizon
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveAsk:
+    """One request's place on a replica, asked for by a proxy. Steps are of the replica's record."""
+
+    replica: str
+    proxy: str
+    epoch: int
+    number: int  # the proxy's own count of its reservations: rises, from 1
+    row: FloatArray  # of the request alone
+    anchor_steps: float  # from which ``row`` counts: now
+    rank: Rank
+    own_share_blocks: float  # what the proxy may fill while the store is recovering
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveReply:
+    """What became of it, and by which moment of the store's clock. ``others`` is told where the request was refused for them."""
+
+    answer: Answer
+    store_s: float
+    others: Others | None = None
+    free_blocks: float = (
+        0.0  # usable less the highest Q of everybody there, the request left out; negative where they are over it
+    )
+    retry_s: float = 0.0  # when it is worth asking again, where the answer knows
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteAsk:
+    """A proxy's account of a replica, written anew."""
+
+    replica: str
+    proxy: str
+    epoch: int
+    upto: int  # what became of its reservations up to this number is in the row, 0: none; later grants stay beside it
+    row: FloatArray | None  # None: it has nothing there. A row of no leases has no curves
+    anchor_steps: float
+    record_number: int = 0  # of the record the proxy has
+    proxies_known: int = 1  # how many proxies it last knew, itself included
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteReply:
+    """``record`` is None where the proxy has it already; ``others`` where the answer is not GRANTED."""
+
+    answer: Answer  # GRANTED, FENCED, STALE (a later rewrite has been there) or UNKNOWN (no record, or rows of another grid)
+    store_s: float
+    others: Others | None = None
+    record: Record | None = None
+    offered: tuple[str, ...] = ()  # proxies whose heads were told that there is room now
