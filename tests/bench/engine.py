@@ -11,7 +11,7 @@ import httpx
 
 # A connection for each request: a busy server closes idle ones when it gets to it, which may be when the next request has been sent.
 CLOSING = {"connection": "close"}
-SCRAPE_S_MAX = 120.0  # an API server whose engine outruns it answers when it is through
+SERVER_S_MAX = 120.0  # an API server whose engine outruns it answers when it is through
 _SAMPLE = re.compile(r"^(vllm:[a-z_]+)\{[^\n]*\} ([0-9.e+-]+)$", re.MULTILINE)
 _BLOCKS = re.compile(r'^vllm:cache_config_info\{[^\n]*num_gpu_blocks="(\d+)"', re.MULTILINE)
 
@@ -53,7 +53,7 @@ def read_state(text: str) -> EngineState:
 
 async def scrape(client: httpx.AsyncClient, base_url: str) -> EngineState:
     """Scrape once."""
-    answer = await client.get(f"{base_url}/metrics", timeout=SCRAPE_S_MAX, headers=CLOSING)
+    answer = await client.get(f"{base_url}/metrics", timeout=SERVER_S_MAX, headers=CLOSING)
     answer.raise_for_status()
     return read_state(answer.text)
 
@@ -73,7 +73,7 @@ async def wait_idle(base_url: str, *, looks_max: int = 480, period_s: float = 0.
 async def model_name(base_url: str) -> str:
     """Return the name the server serves its first model by."""
     async with httpx.AsyncClient() as client:
-        answer = await client.get(f"{base_url}/v1/models", timeout=30)
+        answer = await client.get(f"{base_url}/v1/models", timeout=SERVER_S_MAX)
     answer.raise_for_status()
     return str(answer.json()["data"][0]["id"])
 
@@ -81,6 +81,6 @@ async def model_name(base_url: str) -> str:
 async def prompt_tokens(base_url: str, model: str, prompt: str) -> int:
     """Return the engine's own count of a plain prompt."""
     async with httpx.AsyncClient() as client:
-        answer = await client.post(f"{base_url}/tokenize", json={"model": model, "prompt": prompt}, timeout=30)
+        answer = await client.post(f"{base_url}/tokenize", json={"model": model, "prompt": prompt}, timeout=SERVER_S_MAX)
     answer.raise_for_status()
     return int(answer.json()["count"])

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.bench.admin import why_not_deciding
-from tests.bench.engine import CLOSING, wait_idle
+from tests.bench.engine import CLOSING, SERVER_S_MAX, wait_idle
 from tests.bench.kvgate_process import KvgateProcess, kvgate_process
 from tests.bench.load import LoadRequest, new_upstream, run_load, send
 from tests.bench.loads import as_request, chat, wave
@@ -53,7 +53,7 @@ def masked(body: bytes) -> bytes:
 
 
 def test_the_list_of_models_is_the_engines(replica: VllmServer, gate: KvgateProcess) -> None:
-    direct, through = (httpx.get(f"{url}/v1/models") for url in (replica.base_url, gate.base_url))
+    direct, through = (httpx.get(f"{url}/v1/models", timeout=SERVER_S_MAX) for url in (replica.base_url, gate.base_url))
     assert through.status_code == direct.status_code == 200
     assert masked(through.content) == masked(direct.content)
 
@@ -95,7 +95,9 @@ def test_an_answer_is_the_engines_own(
 
 def finished(replica: VllmServer) -> int:
     """Return how many requests the engine has brought to their end; one whose client left is not among them."""
-    return int(sum(float(value) for value in FINISHED.findall(httpx.get(f"{replica.base_url}/metrics").text)))
+    return int(
+        sum(float(value) for value in FINISHED.findall(httpx.get(f"{replica.base_url}/metrics", timeout=SERVER_S_MAX).text))
+    )
 
 
 async def leave_once_sent(request: LoadRequest, gate: KvgateProcess) -> None:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
+from tests.bench.engine import SERVER_S_MAX
 from tests.vllm.conftest import BLOCK_SIZE, CONTEXT_TOKENS, VllmServer
 
 pytestmark = pytest.mark.vllm
@@ -34,9 +35,9 @@ def test_an_output_is_exactly_as_long_as_asked(replica: VllmServer) -> None:
 
 
 def test_the_engine_has_the_blocks_it_was_given(replica: VllmServer) -> None:
-    metrics = httpx.get(f"{replica.base_url}/metrics").text
+    metrics = httpx.get(f"{replica.base_url}/metrics", timeout=SERVER_S_MAX).text
     (config,) = re.findall(r"^vllm:cache_config_info\{(.*)\}", metrics, re.MULTILINE)
     assert f'num_gpu_blocks="{replica.kv_blocks}"' in config
     assert f'block_size="{BLOCK_SIZE}"' in config
-    models = httpx.get(f"{replica.base_url}/v1/models").json()
+    models = httpx.get(f"{replica.base_url}/v1/models", timeout=SERVER_S_MAX).json()
     assert models["data"][0]["max_model_len"] == CONTEXT_TOKENS

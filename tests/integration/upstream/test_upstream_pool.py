@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ async def test_a_host_that_does_not_accept_times_out() -> None:
                 with pytest.raises(UpstreamError, match="connect"):
                     await upstream.open(f"http://127.0.0.1:{full.getsockname()[1]}", b"GET", b"/", [], b"")
                 assert "open=0" in repr(upstream)
+
+
+async def test_a_stall_of_our_own_process_is_no_time_out() -> None:
+    """Longer than a connection may take, once it was begun."""
+    async with ScriptedUpstream.running(answering(OK)) as server, client(connect_s_max=0.5) as upstream:
+        posting = asyncio.create_task(post(upstream, server))
+        for _ in range(2):
+            await asyncio.sleep(0)
+        time.sleep(0.6)  # noqa: ASYNC251 - nothing else holds the loop up for certain
+        assert await read_all(await posting) == b"hello"
 
 
 async def test_no_head_in_time() -> None:
