@@ -89,7 +89,7 @@ class Bank:
             offsets = risk.offsets
             self._risks[index], self._z[index] = (risk, offsets), risk.z
         np.add(book.ledger.totals, offsets, out=self._base[:, index])
-        self._ahead[index] = book.ahead_line() if book.ledger.leases else (0.0, 0.0)
+        self._ahead[index] = book.ahead_line() if book.ledger.occupied else (0.0, 0.0)
 
     def newcomer(self, demand: Demand, now_s: float, cache: CurveCache) -> Newcomer:
         """The forecast of ``demand`` where it shares nothing."""

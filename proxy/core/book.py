@@ -13,26 +13,24 @@ from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
-from proxy.core.kv_fit import KvFit
 from proxy.core.ledger import PREFILL_DELAY_STEPS, Lease, Ledger
+from proxy.core.measurement import LAG_STEPS, Measurement
 from proxy.core.newcomers import CurveCache, Newcomer, Newcomers, rounded_ahead
 from proxy.core.pacing import REACH_MIN
-from proxy.core.reconcile import Reconciler
 from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, ReplicaSpec, aggregate
 from proxy.core.risk import Risk, peak_of, quantile_of
 from proxy.core.saturation import Binding, Saturation
-from proxy.core.step_clock import IDLE, StepClock
+from proxy.core.step_clock import IDLE
 from proxy.core.survival import SurvivalModel
 from proxy.core.verdict import Verdict
 
-LAG_STEPS = 2.0  # a streamed token is on its way to us for about one step, asynchronous scheduling allocates one ahead
 REFRESH_STEPS = 8.0  # half a block: see ``core.ledger`` for why a sum that old is safe
 REFRESH_S_MIN, REFRESH_S_MAX = 0.1, 0.3  # less: a fast engine would keep us busy; more: what was learned would come late
 REFRESH_LATE_RATIO = 4.0  # a decision does not trust a sum older than this many intervals: the driver is not sending its Ticks
 STATS_LATE_S = 2.0  # a preemption is counted when its victim resumes
 
 
-class Book:
+class Book(Measurement):
     """One replica's ledger, clock, bias, margin and limits. Every method is told the time; none awaits."""
 
     def __init__(
@@ -42,26 +40,15 @@ class Book:
         self.spec = spec
         self.grid = Grid(spec.context_tokens_max) if newcomers is None else newcomers.grid
         shape = spec.kv_shape if newcomers is None else newcomers.shape
-        self.ledger = Ledger(shape, self.grid, model, newcomers)
-        self.kv_fit = KvFit(shape) if shape.layout.fitted else None
-        self.clock = StepClock(now_s)
-        self.reconciler = Reconciler()
+        super().__init__(Ledger(shape, self.grid, model, newcomers), now_s)
         self.feedback = feedback
         self.calibration = Calibration(self.grid)
         self.saturation = Saturation(spec.sequences_max, self.ledger, spec.usable_blocks)
         self.phase = ReplicaPhase.SERVING
-        self.measured_blocks: float | None = None
-        self.waiting: int | None = None
-        self.running: int | None = None
         self.binding_last = Binding.NONE
         self.kv_limited = False
         self._stale_s = stale_s
-        self._sampled_s: float | None = None
-        self._last: EngineSample | None = None
-        self._counted_s = self._refreshed_s = now_s
-        self.interval_blocks = (0.0, 0.0)  # [placed, placed + unplaced] at the last comparison
-        self.unsettled = 0  # leases that may or may not have held blocks at that instant
-        self.scrapes = 0
+        self._refreshed_s = now_s
         self.foreign = False  # whether others send here too, as far as was seen
         self.room_ratio = 1.0  # about the share of the pool left at the forecast peak: who is asked first, nothing more
         self._peak_blocks = 0.0
@@ -69,10 +56,6 @@ class Book:
     def __repr__(self) -> str:
         """State for people and tests."""
         return f"<Book {self.spec.name} {self.phase} {self.ledger!r} {self.feedback!r} {self.reconciler!r} {self.clock!r}>"
-
-    def sample_age_s(self, now_s: float) -> float | None:
-        """Seconds since the last sample that had a usage; None when there was none."""
-        return None if self._sampled_s is None else now_s - self._sampled_s
 
     def refresh(self, now_s: float) -> None:
         """Read how far every stream came, move the clock and the forecast to now. O(leases): for Ticks and scrapes, not for decisions."""
@@ -86,7 +69,7 @@ class Book:
         self._peaks_at(peak_of(self.ledger.totals.copy(), self.risk(now_s)))
 
     def _peaks_at(self, blocks: float) -> None:
-        self._peak_blocks = blocks if self.ledger.leases else self.reconciler.bias_blocks
+        self._peak_blocks = blocks if self.ledger.occupied else self.reconciler.bias_blocks
         self.room_ratio = 1.0 - self._peak_blocks / max(1, self.spec.usable_blocks)
 
     def refresh_s(self) -> float:
@@ -95,15 +78,15 @@ class Book:
 
     def refresh_due_s(self) -> float:
         """When the forecast is to be made anew; infinite while nothing is here that could change it."""
-        return self._refreshed_s + self.refresh_s() if self.ledger.leases else inf
+        return self._refreshed_s + self.refresh_s() if self.ledger.occupied else inf
 
     def late_s(self) -> float:
         """From when on the forecast is so old that a decision has to renew it first; infinite while nothing is here."""
-        return self._refreshed_s + REFRESH_LATE_RATIO * self.refresh_s() if self.ledger.leases else inf
+        return self._refreshed_s + REFRESH_LATE_RATIO * self.refresh_s() if self.ledger.occupied else inf
 
     def steps_now(self, now_s: float) -> float:
         """Where the step clock stands at ``now_s``, between looks as its rate says; it stands still while nothing is here."""
-        if self.ledger.leases:
+        if self.ledger.occupied:
             return self.clock.steps_at(now_s)
         self.clock.advance(now_s, IDLE)
         self._refreshed_s = now_s
@@ -115,7 +98,7 @@ class Book:
 
     def ahead_steps(self, now_s: float) -> int:
         """Steps since the anchor of the ledger's curves."""
-        return self.ledger.ahead_steps(self.clock.steps_at(now_s)) if self.ledger.leases else 0
+        return self.ledger.ahead_steps(self.clock.steps_at(now_s)) if self.ledger.occupied else 0
 
     def peak_blocks(self, curves: Curves | None, now_s: float) -> float:
         """Largest Q(t) with ``curves`` added, in blocks: the risk-adjusted forecast peak."""
@@ -154,16 +137,16 @@ class Book:
             return Binding.UNAVAILABLE
         if self.saturation.wedge.closed(len(self.ledger.leases), now_s):
             return Binding.WEDGED
-        if not self.ledger.leases and self.reconciler.bias_blocks < 1.0:
+        if not self.ledger.occupied and self.reconciler.bias_blocks < 1.0:
             return Binding.NONE
         if now_s < self.feedback.burst_until_s:
             return Binding.BURST
         other = self.saturation.binding(demand, now_s, cached_tokens=cached_tokens)
         if other is not Binding.NONE:
             return other
-        # Where nothing of ours runs, what bypasses us need only leave room for the prompt, or we would wait for ever.
+        # Where nobody has anything, what bypasses us need only leave room for the prompt, or we would wait for ever.
         bypassed = self.reconciler.bias_blocks
-        if headroom_ratio < 0.0 and (self.ledger.leases or bypassed + self.prompt_blocks(demand) > self.spec.usable_blocks):
+        if headroom_ratio < 0.0 and (self.ledger.occupied or bypassed + self.prompt_blocks(demand) > self.spec.usable_blocks):
             return Binding.KV
         return Binding.NONE
 
@@ -225,76 +208,47 @@ class Book:
         engine = aggregate(sample.engines)
         if engine is None:
             return 0
-        preemptions = self._count_deltas(engine, sample.sampled_s)
-        self.scrapes, self.waiting, self.running = self.scrapes + 1, engine.waiting, engine.running
+        preemptions = self.count_deltas(engine, sample.sampled_s)
         since_s = (sample.sampled_s if sample.asked_s is None else sample.asked_s) - LAG_STEPS / self.clock.rate_per_s
-        ours = bool(self.ledger.leases) or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
+        ours = self.ledger.occupied or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
         if preemptions and ours:  # of traffic that bypasses us they say nothing about our margin
             self.feedback.preempted(preemptions, now_s)
-        self.feedback.load(self.ledger.sequences, self.calibration.scale, kv_limited=self.kv_limited)
+        self._look_at(engine, now_s, sample.sampled_s)
+        if engine.kv_usage_ratio is not None:
+            self.compare(engine, now_s, sample.sampled_s, since_s)
+        self._looked(engine, now_s)
+        return preemptions
+
+    def told(self, engine: EngineSample, now_s: float, sampled_s: float) -> None:
+        """Take in what another proxy saw of the engine, which has drawn its conclusions for the margin and the bias."""
+        self.count_deltas(engine, sampled_s)
+        self._look_at(engine, now_s, sampled_s)
+        self._looked(engine, now_s)
+
+    def _look_at(self, engine: EngineSample, now_s: float, sampled_s: float) -> None:
+        self.scrapes, self.waiting, self.running = self.scrapes + 1, engine.waiting, engine.running
+        self.feedback.load(self.ledger.sequences_total, self.calibration.scale, kv_limited=self.kv_limited)
         if self.clock.due(now_s):
             self.clock.advance(now_s, self.ledger.look())
-        self._infer_placement(engine, now_s)
-        self.saturation.observe(engine, now_s, sample.sampled_s, held_for_kv=self.kv_limited)
+        self.infer_placement(engine, now_s)
+        self.saturation.observe(engine, now_s, sampled_s, held_for_kv=self.kv_limited)
         if engine.kv_usage_ratio is not None:
             self.measured_blocks = self.spec.used_blocks(engine.kv_usage_ratio)
-            self._compare(engine, now_s, sample.sampled_s, since_s)
-            self._sampled_s = sample.sampled_s
+            self._sampled_s = sampled_s
+
+    def _looked(self, engine: EngineSample, now_s: float) -> None:
         if now_s - self._refreshed_s >= self.refresh_s() / 2.0:  # a forecast younger than that is as good as a new one
             self.refresh(now_s)
         self.foreign = self.saturation.foreign_sequences > 0
         self.ledger.changes += 1  # bias and margin did, if nothing else
-        self._last = engine
-        return preemptions
-
-    def _count_deltas(self, engine: EngineSample, sampled_s: float) -> int:
-        last, before_s, self._counted_s = self._last, self._counted_s, sampled_s
-        if last is None:
-            return 0
-        if engine.generation_tokens_total is not None and last.generation_tokens_total is not None:
-            running = ((engine.running or 0) + (last.running or 0)) / 2.0
-            self.clock.counted(engine.generation_tokens_total - last.generation_tokens_total, running, sampled_s - before_s)
-        if engine.preemptions_total is None or last.preemptions_total is None:
-            return 0
-        return max(0, round(engine.preemptions_total - last.preemptions_total))
-
-    def _infer_placement(self, engine: EngineSample, now_s: float) -> None:
-        """Of our leases whose tokens we cannot see, the oldest that the engine's running count has room for are placed."""
-        if engine.running is None:
-            return
-        free = engine.running - self.ledger.sequences_placed()
-        for lease in self.ledger.unplaced():
-            free -= lease.demand.sequences
-            if free < 0:
-                break
-            if not lease.streaming:
-                lease.placed, lease.placed_s = True, now_s
-
-    def _compare(self, engine: EngineSample, now_s: float, sampled_s: float, since_s: float) -> None:
-        """Hold the ledger to the engine for the same instant, as far as it is known: between ``since_s`` and ``sampled_s``."""
-        assert self.measured_blocks is not None
-        rate = self.clock.rate_per_s
-        lag, behind = LAG_STEPS + rate * max(0.0, now_s - sampled_s), rate * max(0.0, now_s - since_s)
-        low, high = self.ledger.held_interval(self.clock.steps, lag, behind_steps=behind, since_s=since_s, running=engine.running)
-        self.unsettled = self.ledger.unsettled(since_s, engine.running)
-        frozen = bool(engine.waiting) or (engine.running is not None and engine.running < self.ledger.sequences_placed())
-        if self.kv_fit is not None and not frozen:
-            known = self.ledger.decoding(since_s, engine.running)
-            if self.kv_fit.scraped(self.ledger.leases, known, self.measured_blocks, engine.prefix_hits_tokens_total, since_s):
-                self.ledger.reshape(self.kv_fit.shape)
-        self.interval_blocks = (low, high)
-        self.reconciler.compare(self.measured_blocks, low, high, frozen=frozen)
+        self.last_engine = engine
 
     def new_epoch(self) -> None:
         """The engine restarted: leases, bias and shared blocks of the old one are gone."""
         self.ledger.clear()
         self.calibration.new_epoch()
         self.saturation.new_epoch()
-        self.reconciler.new_epoch()
-        if self.kv_fit is not None:
-            self.kv_fit.new_epoch()
-        self._last = None
-        self.measured_blocks = None
+        self.measured_anew()
         self.ledger.changes += 1
         self.foreign = False
         self._peaks_at(0.0)

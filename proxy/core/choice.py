@@ -68,7 +68,7 @@ def spot_of(book: Book, look: BankVerdict, index: int, headroom_ratio: float, *,
     binding = Binding.NONE
     if not usable:
         binding = Binding.UNAVAILABLE
-    elif headroom_ratio < 0.0 and book.ledger.leases and not book.saturation.wedge.wedged:
+    elif headroom_ratio < 0.0 and book.ledger.occupied and not book.saturation.wedge.wedged:
         binding = Binding.KV
     return Spot(headroom_ratio, book, binding, look, index)
 

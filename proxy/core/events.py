@@ -3,12 +3,14 @@
 Events go in with the time; effects come out and are carried out afterwards. "Hold" is no effect at all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxy.core.demand import Demand
-from proxy.core.ledger import Lease
+from proxy.core.grid import FloatArray
+from proxy.core.lease import Lease
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import ReplicaPhase, ReplicaSample, ReplicaSpec
+from proxy.core.shared import Answer, Others, Rank, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,36 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The store did not commit a reservation; the next replica is tried."""
+    """The store did not commit a reservation. ``answer`` says why, where several proxies share the replicas: the request keeps its place
+    and that replica is not tried again for ``retry_s``. None: the store cannot take it there at all, and the next replica is tried.
+    """
 
     request_id: str
+    answer: Answer | None = None
+    retry_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeersTold:
+    """What other proxies have on a replica, as the store had it; ``steps_now`` is where the replica's shared step clock stands now."""
+
+    others: Others
+    steps_now: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTold:
+    """The record of a replica that another proxy scrapes; ``store_s`` is the store's clock now."""
+
+    record: Record
+    store_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Room came free on a replica for one who waits here, for whom the store holds it for a moment."""
+
+    replica: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +123,22 @@ class Tick:
     """Time passed."""
 
 
-Event = ReplicaFound | ReplicaChanged | Arrive | Granted | Refused | Observed | CacheTold | Finished | Reroute | Cancelled | Tick
+StoreEvent = PeersTold | RecordTold | Offered
+RequestEvent = Granted | Refused | Reroute | Cancelled | Finished
+ReplicaEvent = Observed | ReplicaFound | ReplicaChanged
+Event = Arrive | RequestEvent | ReplicaEvent | StoreEvent | CacheTold | Tick
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Commit this lease in the store, then report Granted or Refused."""
+    """Commit this lease in the store, then report Granted or Refused. ``row`` is what it adds, from now on (``core.shared.row_of``), and
+    ``rank`` its place among all who wait: both only where several proxies share the replicas.
+    """
 
     request_id: str
     lease: Lease
+    row: FloatArray | None = field(default=None, compare=False)
+    rank: Rank | None = None
 
 
 @dataclass(frozen=True, slots=True)

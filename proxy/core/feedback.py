@@ -17,7 +17,8 @@ were really off by (``core.calibration``). The correction rests where preemption
 
 Anti-windup: only completions that fell while admission was limited by KV relax, and delta never takes z beyond its limits. A cluster is
 one piece of evidence however many victims it has, so it counts no more than ``CLUSTER_MAX``. Several preemptions in one scrape are a
-burst: admission pauses (``burst_until_s``).
+burst: admission pauses (``burst_until_s``). Of several proxies one holds z, and the others follow it: so many that react to one counter
+would multiply the gain.
 
 Fails: kappa was fitted to lognormal lengths of sigma 0.7 to 0.8 on steps of one length; where ends come in other ways the prior is off by
 up to half a unit until outcomes correct it, which takes some hundred completions.
@@ -56,6 +57,7 @@ class Feedback:
         self.z = min(max(Z_START, z_min), z_max)
         self.preemptions_total = 0
         self.burst_until_s = float("-inf")
+        self.following = False  # another proxy holds z, and it is told here: delta is what makes it that
         self._sequences = 0.0
         self._output_tokens = OUTPUT_TOKENS_START
         self._tokens = TOKENS_START
@@ -119,5 +121,13 @@ class Feedback:
         else:
             self.delta = min(self.delta, max(self.delta + step, self.z_min - start))
 
+    def follow(self, z: float, burst_until_s: float) -> None:
+        """Another proxy holds the margin for all of them, and it is ``z``. Should it become ours to hold, it goes on from there."""
+        self.following, self.z, self.burst_until_s = True, z, burst_until_s
+        self._settle()
+
     def _settle(self) -> None:
+        if self.following:
+            self.delta = self.z - self._start()
+            return
         self.z = min(max(self._start() + self.delta, self.z_min), self.z_max)

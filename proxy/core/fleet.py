@@ -169,13 +169,21 @@ class Fleet:
         if book is None:
             return False
         if sample.new_epoch:
-            self.epochs_total += 1
             book.new_epoch()
-            self.warmth.new_epoch(sample.replica)
+            self.restarted(sample.replica)
         self.warmth.observed(sample)
         self.preemptions_total += book.observe(sample, now_s)
         self._due = None
         return sample.new_epoch
+
+    def restarted(self, replica: str) -> None:
+        """An engine began anew, and its book with it."""
+        self.epochs_total += 1
+        self.warmth.new_epoch(replica)
+
+    def changed_load(self) -> None:
+        """Other proxies came to have something where nobody had, or the other way round: refreshes are due by other times."""
+        self._due = None
 
     def rebuild_when_due(self, now_s: float, *, deciding: bool = False) -> bool:
         """Bring running requests into the survival estimate now and then; True when it did. ``deciding`` puts it off, but not for ever."""

@@ -24,9 +24,14 @@ from proxy.core.events import (
     Forward,
     Granted,
     Observed,
+    Offered,
+    PeersTold,
+    RecordTold,
     Refused,
     ReplicaChanged,
+    ReplicaEvent,
     ReplicaFound,
+    RequestEvent,
     Reroute,
     Reserve,
     Shed,
@@ -40,6 +45,7 @@ from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
 from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
+from proxy.core.several import Several
 from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -60,10 +66,17 @@ class Gate:
         self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
         self.counters = GateCounters()
         self.leases = OpenLeases(self.fleet)
+        self.several: Several | None = None
         self._effects: list[Effect] = []
 
     def __repr__(self) -> str:
         return f"<Gate {self.mode} held={len(self.queue)} open={self.open_requests} {self.fleet!r}>"
+
+    def share(self) -> Several:
+        """From now on other proxies have the same replicas, and a store tells of them."""
+        if self.several is None:
+            self.several = Several(self.fleet)
+        return self.several
 
     @property
     def open_requests(self) -> int:
@@ -79,6 +92,10 @@ class Gate:
                 self._arrive(event, now_s, effects)
             case Granted() | Refused() | Reroute() | Cancelled() | Finished():
                 self._request_event(event, now_s, effects)
+            case PeersTold() | RecordTold() | Offered():
+                if self.share().told(event, now_s):
+                    assert isinstance(event, RecordTold)
+                    self.leases.void(event.record.replica, effects)
             case CacheTold():  # several a second from each replica, and none makes room
                 self.fleet.warmth.told(event)
                 return self.take_effects()
@@ -107,9 +124,7 @@ class Gate:
         tick_s = min(max(TICK_STEPS / max(self.fleet.rate_per_s_max(), TICK_STEPS / TICK_S_MAX), TICK_S_MIN), TICK_S_MAX)
         return min(due_s, now_s + tick_s, self.queue.deadline_s_next())
 
-    def _request_event(
-        self, event: Granted | Refused | Reroute | Cancelled | Finished, now_s: float, effects: list[Effect]
-    ) -> None:
+    def _request_event(self, event: RequestEvent, now_s: float, effects: list[Effect]) -> None:
         match event:
             case Granted(request_id):
                 self._granted(request_id, now_s, effects)
@@ -128,7 +143,9 @@ class Gate:
             case _:
                 assert_never(event)
 
-    def _replica_event(self, event: Observed | ReplicaFound | ReplicaChanged, now_s: float, effects: list[Effect]) -> None:
+    def _replica_event(self, event: ReplicaEvent, now_s: float, effects: list[Effect]) -> None:
+        if self.several is not None:
+            self.several.before(event, now_s)
         match event:
             case Observed(sample):
                 if self.fleet.observed(sample, now_s):
@@ -140,6 +157,8 @@ class Gate:
                 self.fleet.changed(replica, phase)
             case _:
                 assert_never(event)
+        if self.several is not None:
+            self.several.after(event, now_s)
 
     # ---- arrivals
 

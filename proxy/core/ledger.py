@@ -17,8 +17,6 @@ Fails: progress of answers that are not streamed is the step clock's guess until
 batch shrank) makes ``ahead`` too small by the difference until the next refresh.
 """
 
-from collections import deque
-from dataclasses import dataclass, field
 from math import ceil, exp, inf
 
 import numpy as np
@@ -28,45 +26,28 @@ from proxy.core.curves import LEAD_STEPS, Curves, blocks_held, blocks_most
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_shape import KvShape
+from proxy.core.lease import Lease, Leases
 from proxy.core.lease_rows import LeaseRows
 from proxy.core.newcomers import CurveCache, Newcomer, Newcomers
 from proxy.core.pacing import CapEnds
+from proxy.core.peers import Peers
 from proxy.core.refresh import THOROUGH_EVERY, refresh_rows
 from proxy.core.shared_demand import SharedDemand
 from proxy.core.step_clock import Streams
 from proxy.core.survival import SurvivalModel
 
-ENDED_MAX = 256
 PREFILL_DELAY_STEPS = 2.0  # a placed request decodes from the next step on; one being sent needs one or two more
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
-    """One promise of blocks. ``output_tokens`` counts over all its sequences and is written by the relay as it looks on."""
-
-    lease_id: str
-    demand: Demand
-    replica: str
-    output_tokens_max: int  # per sequence, after the context's clamp
-    sent_s: float
-    sent_steps: float
-    streaming: bool = False
-    output_tokens: int = 0
-    placed: bool = False
-    placed_s: float = -inf  # when it was seen to be
-    ended: bool = False
-    output_tokens_forecast: float = 0.0
-    cached_tokens: int = 0  # of the prompt, expected in the replica's prefix cache when it was sent
-    rows: list[int] = field(default_factory=list)
+__all__ = ["Lease", "Ledger"]
 
 
-class Ledger:
+class Ledger(Leases):
     """Leases of one replica and their demand. Blocks are the engine's; steps are the replica's decode steps."""
 
     def __init__(self, shape: KvShape, grid: Grid, model: SurvivalModel, newcomers: Newcomers | None = None) -> None:
+        super().__init__()
         self.shape, self.block_size = shape, shape.block_size
-        self.leases: dict[str, Lease] = {}
-        self.sequences = 0
         self.model = model
         self.newcomers = Newcomers(grid, model, shape) if newcomers is None else newcomers
         self.anchor_steps = 0.0
@@ -75,15 +56,39 @@ class Ledger:
         self.rows = LeaseRows(len(grid))
         self._grid = grid
         self._shared = SharedDemand(self.rows, shape, len(grid))
-        self._unplaced: dict[str, Lease] = {}
         self.sums = np.zeros((4, len(grid)))  # as ``totals``, were no block shared
-        self.totals = np.zeros((4, len(grid)))  # mean, variance, ceiling and common of everything here
-        self.ended: deque[tuple[float, float]] = deque(maxlen=ENDED_MAX)  # (when, blocks held) of the last leases that ended
+        self.totals = np.zeros((4, len(grid)))  # mean, variance, ceiling and common of everything here, others' included
+        self.peers: Peers | None = None  # what other proxies have here, where there are others
+        self.own_changes = 0  # how often what we have here came to be another
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
         placed = sum(lease.placed for lease in self.leases.values())
         return f"<Ledger leases={len(self.leases)} placed={placed} sequences={self.sequences} shared={len(self._shared)}>"
+
+    @property
+    def occupied(self) -> bool:
+        """Whether anybody has anything here."""
+        return bool(self.leases) or (self.peers is not None and self.peers.load.leases > 0.0)
+
+    @property
+    def sequences_of_others(self) -> int:
+        """Sequences of the other proxies' requests."""
+        return 0 if self.peers is None else round(self.peers.load.sequences)
+
+    @property
+    def sequences_total(self) -> int:
+        """Sequences of everybody's requests, ours and other proxies'."""
+        return self.sequences + self.sequences_of_others
+
+    def told(self, row: FloatArray, anchor_steps: float) -> None:
+        """Other proxies have ``row`` here, counted from ``anchor_steps`` of our clock; from now on it is in every sum."""
+        if self.peers is None:
+            self.peers = Peers(self._grid)
+        self.peers.told(row, anchor_steps)
+        if not self.leases:
+            self.anchor_steps = max(self.anchor_steps, anchor_steps)  # nothing of ours is counted from an earlier one
+        self._sum_up(ours=False)
 
     def reshape(self, shape: KvShape) -> None:
         """What a request holds was learned anew: forecasts count by it from now on, sums from the next refresh."""
@@ -131,7 +136,7 @@ class Ledger:
         assert lease.lease_id not in self.leases, lease.lease_id
         demand, cap, rows = lease.demand, lease.output_tokens_max, self.rows
         if not self.leases:
-            self.anchor_steps = lease.sent_steps  # nothing here that is counted from an earlier one
+            self.anchor_steps = lease.sent_steps  # nothing of ours that is counted from an earlier one
         delay = PREFILL_DELAY_STEPS + self.ahead_steps(lease.sent_steps)
         if newcomer is None:
             newcomer = self.newcomers.forecast(demand, cap, delay)
@@ -183,11 +188,19 @@ class Ledger:
 
     # ---- sums
 
-    def _sum_up(self, *, refreshed: bool = False) -> None:
-        """Totals over rows, without what shared runs would count too often."""
+    def _sum_up(self, *, refreshed: bool = False, ours: bool = True) -> None:
+        """Totals over rows, without what shared runs would count too often, and with what others have here."""
         self._shared.recount(force=refreshed)
-        self.totals = self.sums - self._shared.doubled
+        self.totals = self.own()
+        if self.peers is not None:
+            self.peers.align(self.anchor_steps)
+            self.totals += self.peers.curves
         self.changes += 1
+        self.own_changes += ours
+
+    def own(self) -> FloatArray:
+        """As ``totals``, of our own leases alone: a new array."""
+        return self.sums - self._shared.doubled
 
     def refresh(self, steps_now: float) -> None:
         """Move the anchor to ``steps_now``, every row to what is known of its progress, and make the forecast anew."""
@@ -201,7 +214,7 @@ class Ledger:
     def look(self) -> Streams:
         """Read every stream's progress, for the step clock."""
         shown, moved = self.rows.look()
-        return Streams(bool(self.leases), shown, moved)
+        return Streams(self.occupied, shown, moved)
 
     def _progress(self, steps_now: float) -> None:
         rows = self.rows
@@ -212,6 +225,8 @@ class Ledger:
         moved_steps, self.anchor_steps = steps_now - self.anchor_steps, steps_now
         rows = self.rows
         if not rows:
+            if self.peers is not None:
+                self._sum_up(ours=False)
             return
         self._progress(steps_now)
         rows.fields[4, : rows.used] = np.where(rows.placed[: rows.used], 0.0, PREFILL_DELAY_STEPS)
@@ -266,30 +281,3 @@ class Ledger:
         low = float(blocks_held(states, -behind_steps, self.shape)[sure].sum()) - shared[0]
         high = float(blocks_most(states, lag_steps, self.shape).sum()) - shared[1] + gone
         return max(0.0, low), max(0.0, high)
-
-    def decoding(self, since_s: float, running: int | None) -> set[str]:
-        """Leases certain to have held blocks: placed before ``since_s``, and no more of them than the engine runs, the oldest first."""
-        known: set[str] = set()
-        room = inf if running is None else running
-        for lease in self.leases.values():  # in the order of sending
-            if lease.placed and lease.placed_s < since_s:
-                room -= lease.demand.sequences
-                if room < 0:
-                    break
-                known.add(lease.lease_id)
-        return known
-
-    def unsettled(self, since_s: float, running: int | None) -> int:
-        """Leases that came or went after ``since_s``, or are not known to hold blocks: what makes the interval one."""
-        gone = sum(ended_s >= since_s for ended_s, _ in self.ended)
-        return len(self.leases) - len(self.decoding(since_s, running)) + gone
-
-    def unplaced(self) -> list[Lease]:
-        """Leases sent and not known to be placed, the oldest first."""
-        for lease_id in [lease_id for lease_id, lease in self._unplaced.items() if lease.placed]:
-            del self._unplaced[lease_id]
-        return list(self._unplaced.values())
-
-    def sequences_placed(self) -> int:
-        """Sequences of the leases known to be placed."""
-        return self.sequences - sum(lease.demand.sequences for lease in self.unplaced())

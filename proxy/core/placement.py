@@ -209,7 +209,7 @@ class Placement:
         demand = entry.demand
         newcomer = book.newcomer(demand, now_s, entry.curves)
         headroom = book.headroom_with(newcomer, now_s)
-        if book.ledger.leases and headroom < 0.0:
+        if book.ledger.occupied and headroom < 0.0:
             return None
         binding = self._limit(entry, book, headroom, newcomer.curves, now_s, crowd)
         self._note(book, binding)

@@ -70,11 +70,21 @@ class Reconciler:
                 self.bias_blocks, self._variance = bias, variance
             self._before_rise = None
 
+    @property
+    def spread_blocks(self) -> float:
+        """Standard deviation of the bias while it is measured."""
+        return sqrt(self._variance)
+
+    def follow(self, bias_blocks: float, spread_blocks: float) -> None:
+        """Another proxy compares with the engine for all of them, and found this."""
+        self.bias_blocks, self._variance = bias_blocks, spread_blocks * spread_blocks
+        self._before_rise, self._first = None, False
+
     def sigma_blocks(self, usable_blocks: int, age_s: float | None, stale_s: float) -> float:
         """Standard deviation of what we do not know of the present, growing while no measurement comes."""
         beyond_s = stale_s if age_s is None else max(0.0, age_s - stale_s)
         ratio = min(STALE_SPREAD_RATIO_MAX, STALE_SPREAD_RATIO_PER_S * beyond_s)
-        return sqrt(self._variance) + ratio * usable_blocks
+        return self.spread_blocks + ratio * usable_blocks
 
     def new_epoch(self) -> None:
         """The engine restarted: what was learned of its foreign traffic is void."""

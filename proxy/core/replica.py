@@ -73,6 +73,11 @@ class ReplicaSpec:
         nulls = self.engines if self.null_block_used else 0
         return max(0.0, float(round(usage_ratio * (self.usable_blocks + nulls)) - nulls))
 
+    def usage_ratio(self, blocks: float) -> float:
+        """What the usage gauge says while so many blocks are used."""
+        nulls = self.engines if self.null_block_used else 0
+        return (blocks + nulls) / max(1, self.usable_blocks + nulls)
+
     @property
     def kv_shape(self) -> KvShape:
         """How tokens become blocks, before anything was learned."""

@@ -100,7 +100,7 @@ class Router:
         return [
             Standing(
                 replica=book.spec.name,
-                sequences=float(book.ledger.sequences + book.saturation.foreign_sequences),
+                sequences=float(book.ledger.sequences_total + book.saturation.foreign_sequences),
                 share=max(1, book.spec.usable_blocks) / max(1, blocks),
                 pending_tokens=book.saturation.backlog_tokens(now_s),
                 uncached_tokens=demand.prompt_tokens - verdict.cached_tokens + self.warmth.adapter_tokens(demand, book.spec.name),
@@ -114,7 +114,7 @@ class Router:
 
     def _load_tokens(self, book: Book, now_s: float) -> float:
         """Work sent there lately. What others sent counts like ours, by sequences: the reports do not tell more of it."""
-        ours, others = book.ledger.sequences, book.saturation.foreign_sequences
+        ours, others = book.ledger.sequences, book.ledger.sequences_of_others + book.saturation.foreign_sequences
         return self.warmth.load_tokens(book.spec.name, now_s) * (1.0 + others / max(1, ours))
 
     def _key(self, demand: Demand, standings: Sequence[Standing]) -> int:

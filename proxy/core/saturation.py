@@ -119,14 +119,14 @@ class Saturation:
         ours_waiting = sum(lease.demand.sequences for lease in unplaced)
         self._unexpected = max(0, waiting - fresh)
         overdue = min(ours_waiting - fresh, self._unexpected)
-        everybody = max((sample.running or 0) + (sample.waiting or 0), self._ledger.sequences, 1)
-        share = self._ledger.sequences / everybody
+        everybody = max((sample.running or 0) + (sample.waiting or 0), self._ledger.sequences_total, 1)
+        share = self._ledger.sequences / everybody  # other proxies see the same queue and take theirs
         self._debt = overdue + share * max(0, waiting - ours_waiting)
         self._debt_ended = self.targets.sequences_ended
 
     def _observe_seats(self, sample: EngineSample, window: StepWindow | None, now_s: float) -> None:
         running = sample.running or 0
-        self._foreign = (self._foreign[1], max(0, running + (sample.waiting or 0) - self._ledger.sequences))
+        self._foreign = (self._foreign[1], max(0, running + (sample.waiting or 0) - self._ledger.sequences_total))
         again = running == self._running_last
         self._running_last = running
         self._waiting_samples = 0 if not self._unexpected else self._waiting_samples + 1 if again else 1
@@ -160,6 +160,11 @@ class Saturation:
             return max(self._ceiling[0], self.sequences_floor)
         return None
 
+    def told_seats(self, seats: int | None, now_s: float) -> None:
+        """Another proxy holds the replica for as wide as this; None: it does not know either."""
+        if seats is not None and self.sequences_max is None:
+            self._ceiling = (seats, now_s)
+
     @property
     def foreign_sequences(self) -> int:
         """Sequences in the engine that are not ours, at least."""
@@ -172,6 +177,11 @@ class Saturation:
 
     def backlog_tokens(self, now_s: float) -> float:
         """Prefill work ahead of whoever is sent now, in tokens."""
+        others = 0.0 if self._ledger.peers is None else self._ledger.peers.load.prefill_tokens
+        return others + self.own_backlog_tokens(now_s)
+
+    def own_backlog_tokens(self, now_s: float) -> float:
+        """As ``backlog_tokens``, of our own leases alone."""
         if not self.targets.any_unplaced:
             return 0.0
         budget = self.step_time.token_budget
@@ -201,7 +211,7 @@ class Saturation:
 
     def binding(self, demand: Demand, now_s: float, *, cached_tokens: float = 0.0) -> Binding:
         """Which of these limits keeps ``demand`` out, ``cached_tokens`` of whose prompt need no prefill here."""
-        held = self._ledger.sequences
+        held = self._ledger.sequences_total
         seats = self.seats(now_s)
         if seats is not None and held and held + self.foreign_sequences + demand.sequences > seats:
             return Binding.SEATS
@@ -243,7 +253,7 @@ class Saturation:
             target_s = min(target_s, wanted_s)
         if target_s == inf:
             return False
-        sequences = self._ledger.sequences + self.foreign_sequences + demand.sequences
+        sequences = self._ledger.sequences_total + self.foreign_sequences + demand.sequences
         if sequences > model.sequences_known:
             return True
         prefill = targets.prefill_outlook + prefill_per_step(demand, targets.output_tokens_mean)
@@ -254,9 +264,9 @@ class Saturation:
 
     def _prefill_s(self, tokens: float) -> float:
         kv_tokens = float(self._ledger.totals[0, 0]) * self._ledger.block_size
-        return self.step_time.prefill_s(tokens, sequences=self._ledger.sequences, kv_tokens=kv_tokens)
+        return self.step_time.prefill_s(tokens, sequences=self._ledger.sequences_total, kv_tokens=kv_tokens)
 
     def step_s(self, prefill_tokens: float) -> float:
         """Forecast seconds of a step that feeds ``prefill_tokens`` beside what is here now; 0 while nothing was measured."""
         kv_tokens = float(self._ledger.totals[0, 0]) * self._ledger.block_size
-        return self.step_time.step_s(sequences=self._ledger.sequences, kv_tokens=kv_tokens, prefill_tokens=prefill_tokens)
+        return self.step_time.step_s(sequences=self._ledger.sequences_total, kv_tokens=kv_tokens, prefill_tokens=prefill_tokens)

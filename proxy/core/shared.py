@@ -120,6 +120,11 @@ class Record:
     running: int | None
     waiting: int | None
     preemptions_total: int
+    sampled_s: float | None = None  # when the engine was looked at; the rest is what it told then
+    waiting_for_room: int | None = None
+    prompt_tokens_total: float | None = None
+    generation_tokens_total: float | None = None
+    prefix_hits_tokens_total: float | None = None
 
     def steps_at(self, store_s: float) -> float:
         """The replica's steps at a moment of the store's clock."""

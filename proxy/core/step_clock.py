@@ -72,6 +72,10 @@ class StepClock:
             return
         self._learn(generated_tokens / sequences / elapsed_s, elapsed_s)
 
+    def told(self, rate_per_s: float) -> None:
+        """Another proxy has measured the rate, and we have not."""
+        self.rate_per_s = rate_per_s
+
     def _learn(self, rate_per_s: float, elapsed_s: float) -> None:
         weight = 1.0 if not self.measured else 1.0 - exp(-elapsed_s / RATE_WINDOW_S)
         if rate_per_s > 0.0:

@@ -1,0 +1,200 @@
+"""One replica's book in a proxy that shares the replica with others: what it tells them, and what it takes over from them.
+
+Decides who draws conclusions from the engine's metrics. The proxy that scrapes the replica *holds* its record: its bias and its margin are
+those of all. The others *follow*: they take both from the record, and see the engine's gauges and counters in it as if they had scraped
+them, so that what they learn of steps, seats and prefill is theirs, while one preemption counter moves one margin once. Whoever becomes
+the holder goes on from what it followed.
+
+Steps. Leases are counted by the proxy's own step clock, which never jumps. What is told to others is counted in steps of the record, and
+one is turned into the other at the moment of telling: ``shared now - own now`` is the difference. The holder's record goes on from where
+the record before it says the replica is, and never back: where its own clock was slower the difference becomes larger for good.
+
+Apart. Without the store everybody is a holder, and the others' rows are replaced by a constant: all but this proxy's share
+(``core.sharing``), less the bias, which is added to it again; made anew after each scrape.
+
+Fails: the shared clock runs ahead by what the holder's rate varies, so a row is read a little later than it is: by less than a step for
+the fraction of a second until its proxy renews it.
+"""
+
+from proxy.core.book import Book
+from proxy.core.grid import FloatArray
+from proxy.core.measurement import LAG_STEPS
+from proxy.core.replica import EngineSample
+from proxy.core.shared import Load, Others, Record, row_of, shifted
+from proxy.core.sharing import others_apart, share_blocks
+
+GROWTH_STEPS = 16.0  # over which the growth of a row is taken: a block's worth
+SETTLED_S = 0.5  # what came or went since then may or may not be in the measurement it will be compared with
+ENGINE = "shared"
+
+
+class SharedBook:
+    """A book among those of other proxies. ``store_s`` is the store's clock at ``now_s`` of our own."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.record: Record | None = None  # the last one, whoever published it
+        self.follows = False
+        self.apart = False
+        self._epoch: int | None = None  # of the engine; None: not known
+        self._ahead_steps = 0.0  # of the shared clock, while we hold it
+        self._row_changes = -1
+
+    def __repr__(self) -> str:
+        """State for people and tests."""
+        role = "apart" if self.apart else "follows" if self.follows else "holds"
+        return f"<SharedBook {self.book.spec.name} {role} epoch={self._epoch}>"
+
+    def renewed(self, book: Book) -> None:
+        """The replica was found to be another one: what was told of the old one is void."""
+        self.book, self._epoch, self._row_changes = book, None, -1
+        if self.record is not None and self.follows:
+            book.feedback.follow(self.record.z, book.feedback.burst_until_s)
+
+    # ---- what others have
+
+    def told(self, others: Others, steps_now: float, now_s: float) -> None:
+        """Others have this, where the shared clock is at ``steps_now``."""
+        self.apart = False
+        own_steps = self.book.steps_now(now_s)  # first: an empty replica's clock stands still until now
+        self.book.ledger.told(others.row, own_steps - (steps_now - others.anchor_steps))
+
+    def share_blocks(self, proxies: int, now_s: float) -> float:
+        """Blocks that we may fill by ourselves, one of ``proxies`` that do not hear of each other."""
+        low, high = self._interval(now_s)
+        usable, measured = float(self.book.spec.usable_blocks), self.book.measured_blocks
+        return share_blocks(usable, proxies, held_blocks=high, unplaced_blocks=high - low, measured_blocks=measured)
+
+    def keep_to_share(self, proxies: int, now_s: float) -> None:
+        """The store is out of reach, or the replica was scraped while it is: others have what is not our share."""
+        self.apart = True
+        self._hold()
+        book = self.book
+        share = self.share_blocks(proxies, now_s)
+        curves = others_apart(book.spec.usable_blocks - book.reconciler.bias_blocks, share, len(book.grid))
+        ours, measured = book.ledger.sequences, book.measured_blocks
+        # Nobody is seen to have anything: then it is as empty as can be known, and takes anything that fits it alone.
+        empty = measured is not None and measured < 1.0 and not book.running
+        load = Load(
+            leases=float(not empty),
+            sequences=max(0.0, float((book.running or 0) - ours)),
+            high_blocks=measured or 0.0,  # what is measured beside ours is theirs, and no bias
+        )
+        own_steps = book.steps_now(now_s)
+        book.ledger.told(row_of(load, curves), own_steps)
+
+    # ---- what we have
+
+    @property
+    def row_changed(self) -> bool:
+        """Whether ``row`` is another than when it was last made."""
+        return self._row_changes != self.book.ledger.own_changes
+
+    def row(self, now_s: float) -> FloatArray | None:
+        """What we have on the replica, counted from now; None for nothing."""
+        book, ledger = self.book, self.book.ledger
+        self._row_changes = ledger.own_changes
+        if not ledger.leases:
+            return None
+        low, high = self._interval(now_s)
+        later = ledger.held_interval(book.steps_now(now_s), LAG_STEPS + GROWTH_STEPS)[1]
+        now = ledger.held_interval(book.steps_now(now_s), LAG_STEPS)[1]
+        load = Load(
+            leases=float(len(ledger.leases)),
+            sequences=float(ledger.sequences),
+            low_blocks=low,
+            high_blocks=high,
+            growth_blocks_per_step=max(0.0, later - now) / GROWTH_STEPS,
+            prefill_tokens=book.saturation.own_backlog_tokens(now_s),
+        )
+        return shifted(row_of(load, ledger.own()), book.steps_now(now_s) - ledger.anchor_steps, book.grid)
+
+    def _interval(self, now_s: float) -> tuple[float, float]:
+        """Blocks that our leases hold now: certainly, and at most."""
+        return self.book.ledger.held_interval(self.book.steps_now(now_s), LAG_STEPS, since_s=now_s - SETTLED_S)
+
+    # ---- the record
+
+    def record_now(self, holder: str, now_s: float, store_s: float) -> Record:
+        """What we publish of the replica as its holder; it is the last record from now on."""
+        book, before = self.book, self.record
+        own_steps = book.steps_now(now_s)
+        steps = own_steps + self._ahead_steps
+        if before is not None:
+            steps = max(steps, before.steps_at(store_s))
+        self._ahead_steps = steps - own_steps
+        if self._epoch is None:
+            self._epoch = 0 if before is None else before.engine_epoch + 1
+        age_s, engine = book.sample_age_s(now_s), book.last_engine
+        self.record = Record(
+            replica=book.spec.name,
+            holder=holder,
+            number=1 if before is None else before.number + 1,
+            engine_epoch=self._epoch,
+            phase=book.phase,
+            published_s=store_s,
+            steps=steps,
+            steps_per_s=book.clock.rate_per_s,
+            usable_blocks=book.spec.usable_blocks,
+            sequences_max=book.saturation.seats(now_s),
+            z=book.feedback.z,
+            sigma_blocks=book.reconciler.spread_blocks,
+            bias_blocks=book.reconciler.bias_blocks,
+            burst_until_s=book.feedback.burst_until_s + store_s - now_s,
+            measured_blocks=book.measured_blocks,
+            running=book.running,
+            waiting=book.waiting,
+            preemptions_total=book.feedback.preemptions_total,
+            sampled_s=None if age_s is None else store_s - age_s,
+            waiting_for_room=None if engine is None else engine.waiting_for_room,
+            prompt_tokens_total=None if engine is None else engine.prompt_tokens_total,
+            generation_tokens_total=None if engine is None else engine.generation_tokens_total,
+            prefix_hits_tokens_total=None if engine is None else engine.prefix_hits_tokens_total,
+        )
+        return self.record
+
+    def scraped(self, now_s: float, store_s: float, *, new_epoch: bool) -> None:
+        """We are about to take in a scrape of our own: the replica is ours to judge."""
+        if self.follows and self.record is not None:
+            self._ahead_steps = self.record.steps_at(store_s) - self.book.steps_now(now_s)
+        self._hold()
+        if new_epoch and self._epoch is not None:
+            self._epoch += 1
+
+    def _hold(self) -> None:
+        self.follows = self.book.feedback.following = False
+
+    def adopt(self, record: Record, now_s: float, store_s: float) -> bool:
+        """Take over what its holder published; True when the engine is another than before, so that leases on it are void."""
+        book, before = self.book, self.record
+        restarted = self._epoch is not None and record.engine_epoch != self._epoch
+        if restarted:
+            book.new_epoch()
+        self.record, self._epoch, self.follows = record, record.engine_epoch, True
+        behind_s = store_s - now_s
+        book.feedback.follow(record.z, record.burst_until_s - behind_s)
+        book.feedback.preemptions_total = record.preemptions_total
+        book.reconciler.follow(record.bias_blocks, record.sigma_blocks)
+        if before is None or before.phase is not record.phase:
+            book.phase = record.phase  # else what was decided here stands
+        if record.sampled_s is not None and (before is None or restarted or before.sampled_s != record.sampled_s):
+            book.told(self._engine(record), now_s, record.sampled_s - behind_s)
+        if not book.clock.measured:
+            book.clock.told(record.steps_per_s)
+        book.saturation.told_seats(record.sequences_max, now_s)
+        book.ledger.changes += 1  # bias and margin did, if nothing else
+        return restarted
+
+    def _engine(self, record: Record) -> EngineSample:
+        measured, spec = record.measured_blocks, self.book.spec
+        return EngineSample(
+            engine=ENGINE,
+            kv_usage_ratio=None if measured is None else spec.usage_ratio(measured),
+            running=record.running,
+            waiting=record.waiting,
+            waiting_capacity=record.waiting_for_room,
+            preemptions_total=float(record.preemptions_total),
+            prompt_tokens_total=record.prompt_tokens_total,
+            generation_tokens_total=record.generation_tokens_total,
+            prefix_hits_tokens_total=record.prefix_hits_tokens_total,
+        )
