@@ -1,9 +1,10 @@
-"""Reads a model's ``config.json`` from where the engine says it loaded the model from, if that is readable here.
+"""Reads a model's ``config.json``, and weighs its weight files, where the engine says it loaded them from, if that is readable here.
 
 A folder, or a name in the local Hugging Face cache; nothing is downloaded. Most proxies do not see the engine's disk: that is no fault.
 """
 
 import json
+from pathlib import Path
 
 from proxy.adapters.tokenizer_files import TokenizerLoadError, model_folder
 from proxy.wire.model_layers import ModelLayers, read_layers
@@ -20,12 +21,24 @@ def read_model_layers(root: str | None) -> ModelLayers | None:
     except TokenizerLoadError:
         return None
     try:
-        if not file.is_file():
-            return None
-        with file.open("rb") as stream:
-            body = stream.read(CONFIG_BYTES_MAX + 1)
-        if len(body) > CONFIG_BYTES_MAX:
-            return ModelLayers(None, f"it exceeds {CONFIG_BYTES_MAX:,} bytes")
-        return read_layers(json.loads(body))
+        return read_layers(read_config(file)) if file.is_file() else None
     except (OSError, ValueError) as error:
         return ModelLayers(None, f"it cannot be read: {error}")
+
+
+def read_config(file: Path) -> object:
+    """A parsed ``config.json``. Raises OSError, and ValueError for what is no JSON or too long."""
+    with file.open("rb") as stream:
+        body = stream.read(CONFIG_BYTES_MAX + 1)
+    if len(body) > CONFIG_BYTES_MAX:
+        raise ValueError(f"it exceeds {CONFIG_BYTES_MAX:,} bytes")
+    return json.loads(body)
+
+
+def weight_files_bytes(folder: Path) -> int | None:
+    """Bytes of a model's weight files; None where there are none. A folder may hold the same weights in several formats."""
+    for pattern in ("model*.safetensors", "*.safetensors", "pytorch_model*.bin"):
+        sizes = [file.stat().st_size for file in folder.glob(pattern)]
+        if sizes:
+            return sum(sizes)
+    return None

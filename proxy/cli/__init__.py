@@ -5,6 +5,7 @@ fault on stderr, with exit code 2.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from proxy.config.faults import PolicyError, did_you_mean, quoted
 from proxy.config.settings import SettingsError
 
 USAGE_ERROR = 2
+PIPE_CLOSED = 141  # as a shell tells it of a program that the signal ended
 
 
 class CommandModule(Protocol):
@@ -62,6 +64,12 @@ def _simulate() -> CommandModule:
     return simulate
 
 
+def _plan() -> CommandModule:
+    from proxy.cli import plan  # noqa: PLC0415
+
+    return plan
+
+
 def _mock_vllm() -> CommandModule:
     from proxy.sim import mock_server  # noqa: PLC0415
 
@@ -80,6 +88,11 @@ COMMANDS = {
         "try a policy on a workload in virtual time, beside what else one could do",
         "kvgate simulate --workload reasoning --load 1.3 --baseline passthrough,threshold:0.9,oracle",
         _simulate,
+    ),
+    "plan": Command(
+        "how many KV blocks and sequences a card holds, and the flags to start vLLM with",
+        "kvgate plan --layers 80 --kv-heads 8 --head-dim 128 --tp 4 --gpu-memory-gib 80 --weights-gib 36 --reserve-gib 6",
+        _plan,
     ),
     "mock-vllm": Command(
         "serve vLLM's API from a model of its scheduler, without a GPU",
@@ -129,7 +142,10 @@ def command_parser(name: str) -> tuple[argparse.ArgumentParser, CommandModule]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0 done, 1 done and found wanting, 2 asked wrongly, 130 interrupted."""
+    """Run a command line and return its exit code.
+
+    0 done, 1 done and found wanting, 2 asked wrongly, 130 interrupted, 141 not read to the end.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0].startswith("-"):
         parser = top_parser()
@@ -141,10 +157,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         top_parser().error(f"no command {quoted(words[0])}{hint}; the commands are {', '.join(COMMANDS)}")
     command, module = command_parser(words[0])
     try:
-        return module.run(command.parse_args(words[1:]))
+        code = module.run(command.parse_args(words[1:]))
+        sys.stdout.flush()
     except (SettingsError, PolicyError) as error:
         for line in str(error).splitlines():
             print(f"kvgate {words[0]}: {line}", file=sys.stderr)
         return USAGE_ERROR
+    except BrokenPipeError:  # the reader has seen enough, as `| head` does; what is left in the buffer goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except KeyboardInterrupt:
         return 130
+    return code

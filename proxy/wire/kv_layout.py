@@ -4,6 +4,7 @@
 So R is known without reading any file, and it tells one group from several: R = ceil(context ÷ block size) is one full-attention group.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
@@ -71,25 +72,32 @@ def choose_layout(layers: ModelLayers | None, sizes: CacheSizes) -> tuple[KvLayo
     return fitted_layout(told - plain, prefix_caching=caching), (report.warn_odd_capacity(told, plain, doubt),)
 
 
+def longest_request_blocks(
+    groups: Iterable[KvGroups], block_size: int, context_tokens: int, in_flight_tokens: int
+) -> tuple[int, int]:
+    """Least and most blocks that the engine counts for a request as long as the context; they differ only where there are states."""
+    low = high = 0
+    for each in groups:
+        span = each.kind.span_tokens
+        match each.kind.attention:
+            case Attention.FULL:
+                least = most = ceil(context_tokens / block_size)
+            case Attention.WINDOW:
+                least = most = ceil(min(span - 1 + in_flight_tokens, context_tokens) / block_size) + 1
+            case Attention.CHUNK:
+                least = most = ceil(min(span + in_flight_tokens, context_tokens) / block_size)
+            case Attention.STATE:
+                least, most = 1, STATE_BLOCKS_MAX
+        low, high = low + each.count * least, high + each.count * most
+    return low, high
+
+
 def _in_flight_tokens(groups: tuple[KvGroups, ...], longest: Longest) -> int | None:
     """The tokens in flight with which ``groups`` take as many blocks as told; None when no number does."""
-    size, context, told = longest.block_size, longest.context_tokens, longest.blocks
+    context, told = longest.context_tokens, longest.blocks
 
     def blocks(in_flight: int) -> tuple[int, int]:
-        low = high = 0
-        for each in groups:
-            span = each.kind.span_tokens
-            match each.kind.attention:
-                case Attention.FULL:
-                    least = most = ceil(context / size)
-                case Attention.WINDOW:
-                    least = most = ceil(min(span - 1 + in_flight, context) / size) + 1
-                case Attention.CHUNK:
-                    least = most = ceil(min(span + in_flight, context) / size)
-                case Attention.STATE:
-                    least, most = 1, STATE_BLOCKS_MAX
-            low, high = low + each.count * least, high + each.count * most
-        return low, high
+        return longest_request_blocks(groups, longest.block_size, context, in_flight)
 
     if blocks(1)[0] > told or blocks(context)[1] < told:
         return None
@@ -100,4 +108,4 @@ def _in_flight_tokens(groups: tuple[KvGroups, ...], longest: Longest) -> int | N
             lower = middle + 1
         else:
             upper = middle
-    return lower + size - 1  # the engine rounds up to blocks: any number up to here gives the same
+    return lower + longest.block_size - 1  # the engine rounds up to blocks: any number up to here gives the same

@@ -46,12 +46,17 @@ def read_layers(config: object) -> ModelLayers:
     """Read a parsed ``config.json``."""
     if not isinstance(config, dict):
         return ModelLayers(None, "it is no JSON object")
-    text = next((config[key] for key in _NESTED if isinstance(config.get(key), dict)), config)
     try:
-        kinds = _kinds(text)
+        kinds = _kinds(text_of(config))
     except _NotUnderstoodError as reason:
         return ModelLayers(None, str(reason))
     return ModelLayers(tuple(Counter(kinds).items()))
+
+
+def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part that tells of the language model: a multimodal file nests it."""
+    nested: Mapping[str, Any] = next((config[key] for key in _NESTED if isinstance(config.get(key), dict)), config)
+    return nested
 
 
 def _kinds(text: Mapping[str, Any]) -> Sequence[LayerKind]:
