@@ -1,6 +1,7 @@
 # install  make .venv and put kvgate and its test tools into it
 # demo     the point of kvgate in two minutes: the same load without and with it
 # test     lint, types, floors and the default tests
+# test-redis  the tests against a real redis-server, which must be installed
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
 # lint     ruff, mypy, import floors
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-vllm bench-admission lint fix
+.PHONY: install demo test test-redis test-vllm bench-admission lint fix
 
 install: $(STAMP)
 
@@ -35,6 +36,9 @@ fix: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest -q
+
+test-redis: $(STAMP)
+	$(BIN)/python -m pytest -q -m redis
 
 test-vllm: $(STAMP)
 	tests/vllm/setup.sh

@@ -1,0 +1,220 @@
+-- The account of one replica: core/shared_sum.py in Lua, word for word where it can be. Goes before every script that touches a replica.
+--
+-- KEYS   1 pool      hash: generation, recovering_until, expected, epoch; "p|PROXY" -> epoch of its registration
+--        2 state     hash of the replica: record (JSON), number, holder, held_until, facts, ends, total
+--        3 rows      hash: "m|PROXY" -> epoch, stamp, upto, numbers of its grants; "r|PROXY" -> row; "gN|PROXY" -> grant N
+--        4 heads     hash: "LEN|PROXY ID" -> rank (3), stamp, offered, passed, ready, sequences
+--        5 headrows  hash: the same fields -> row
+-- ARGV   1 now       "" : the time is that of Redis. A test gives seconds here, nobody else does
+--        2 lease     seconds that a proxy may be silent
+--
+-- Numbers are packed doubles, little-endian. A row is its anchor (steps of the record), then 6 figures and 4 curves of G blocks each.
+-- facts: z, sigma, bias, usable (blocks), sequences_max (infinite: none), steps, steps per second, published (s).
+-- total: anchor (steps), rebuilt, expires (s), proxies that have rewritten; then the row without its anchor. Times are seconds of TIME.
+-- Nothing here unpacks more values at once than one row has, and every script checks before it writes.
+
+local POOL, STATE, ROWS, HEADS, HEADROWS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local LEASE = tonumber(ARGV[2])
+local NOW = tonumber(ARGV[1])
+if not NOW then
+  local time = redis.call('TIME')
+  NOW = tonumber(time[1]) + tonumber(time[2]) / 1e6
+end
+local ANCHOR_STEPS, REBUILD_S, SLACK, LOAD_FIELDS = 16, 0.5, 1e-6, 6
+local sqrt, abs, huge = math.sqrt, math.abs, math.huge
+
+local function stamp_ms() return math.floor(NOW * 1000) end
+
+-- Begin a generation where there is none. Returns recovering_until, expected and the epoch of the proxy's registration (or false).
+local function begin(proxy)
+  local got = redis.call('HMGET', POOL, 'generation', 'recovering_until', 'expected', 'p|' .. proxy)
+  if got[1] then return tonumber(got[2]), tonumber(got[3]), got[4] end
+  local until_s = NOW + LEASE
+  redis.call('HSET', POOL, 'generation', string.format('%.0f', stamp_ms()),
+    'recovering_until', string.format('%.17g', until_s), 'expected', '0')
+  return until_s, 0, got[4]
+end
+
+local function zeros(length)
+  local row = {}
+  for i = 1, length do row[i] = 0 end
+  return row
+end
+
+-- The replica's account; nil where it has no record.
+local function load_account()
+  local got = redis.call('HMGET', STATE, 'facts', 'ends', 'total', 'number')
+  if not got[1] then return nil end
+  local a = {packed_ends = got[2], points = #got[2] / 8, number = got[4]}
+  a.z, a.sigma, a.bias, a.usable, a.seats, a.steps, a.rate, a.published = struct.unpack('<dddddddd', got[1])
+  a.length = LOAD_FIELDS + 4 * a.points
+  a.format = '<' .. string.rep('d', a.length)
+  if got[3] and #got[3] == 8 * (a.length + 4) then
+    a.anchor, a.rebuilt, a.expires, a.rewritten = struct.unpack('<dddd', got[3])
+    a.total = {struct.unpack(a.format, got[3], 33)}
+  else
+    a.anchor, a.rebuilt, a.expires, a.rewritten, a.total = 0, -huge, huge, 0, zeros(a.length)
+  end
+  return a
+end
+
+local function ends_of(a)
+  if not a.ends then a.ends = {struct.unpack('<' .. string.rep('d', a.points), a.packed_ends)} end
+  return a.ends
+end
+
+local function shaped(a, packed) return #packed == 8 * (a.length + 1) end
+
+local function pack_row(a, row) return struct.pack(a.format, unpack(row, 1, a.length)) end
+
+local function save_total(a)
+  redis.call('HSET', STATE, 'total', struct.pack('<dddd', a.anchor, a.rebuilt, a.expires, a.rewritten) .. pack_row(a, a.total))
+end
+
+-- A row as it reads so many steps after its anchor: straight lines between the grid's ends, level before and after them.
+local function read_at(a, row, steps)
+  local ends, points, read, k = ends_of(a), a.points, {}, 1
+  for i = 1, LOAD_FIELDS do read[i] = row[i] end
+  for i = LOAD_FIELDS + 1, a.length do read[i] = 0 end
+  for j = 1, points do
+    local at, w = ends[j] + steps, 0
+    while k < points and ends[k + 1] <= at do k = k + 1 end
+    if k < points and at > ends[k] then w = (at - ends[k]) / (ends[k + 1] - ends[k]) end
+    local from, to = LOAD_FIELDS + k, LOAD_FIELDS + j
+    for curve = 0, 3 do
+      local here = row[from + curve * points]
+      if w > 0 then here = here + w * (row[from + curve * points + 1] - here) end
+      read[to + curve * points] = here
+    end
+  end
+  return read
+end
+
+-- A packed row as it counts in the total.
+local function counted(a, packed)
+  local row = {struct.unpack(a.format, packed, 9)}
+  local late = a.anchor - struct.unpack('<d', packed)
+  if late > 0 then return read_at(a, row, late) end
+  return row
+end
+
+local function add(a, sum, packed)
+  local row = counted(a, packed)
+  for i = 1, a.length do sum[i] = sum[i] + row[i] end
+end
+
+local function steps_now(a)
+  local age = NOW - a.published
+  if age < 0 then age = 0 end
+  return a.steps + a.rate * age
+end
+
+-- Give up a proxy that let something expire, unless it has registered anew since.
+local function fence(proxy, epoch)
+  if redis.call('HGET', POOL, 'p|' .. proxy) == string.format('%.0f', epoch) then redis.call('HDEL', POOL, 'p|' .. proxy) end
+end
+
+-- Make the total anew where it is time: A moves to now, proxies whose lease has passed are dropped.
+local function rebuild_if_due(a)
+  local steps = steps_now(a)
+  if steps < a.anchor + ANCHOR_STEPS and NOW < a.rebuilt + REBUILD_S and NOW <= a.expires then return end
+  local all = redis.call('HGETALL', ROWS)
+  local gone, blobs, oldest = {}, {}, huge
+  a.anchor, a.rebuilt, a.rewritten, a.total = steps, NOW, 0, zeros(a.length)
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 2) == 'm|' then
+      local epoch, stamp, upto = struct.unpack('<ddd', all[i + 1])
+      if NOW - stamp > LEASE then
+        gone[string.sub(all[i], 3)] = epoch
+      else
+        if stamp < oldest then oldest = stamp end
+        if upto >= 0 then a.rewritten = a.rewritten + 1 end
+      end
+    end
+  end
+  for i = 1, #all, 2 do
+    local field = all[i]
+    local proxy = string.sub(field, string.find(field, '|', 1, true) + 1)
+    if gone[proxy] then
+      blobs[#blobs + 1] = field
+      if string.sub(field, 1, 2) ~= 'm|' then fence(proxy, gone[proxy]) end
+    elseif string.sub(field, 1, 2) ~= 'm|' then
+      add(a, a.total, all[i + 1])
+    end
+  end
+  a.expires = oldest + LEASE
+  for i = 1, #blobs do redis.call('HDEL', ROWS, blobs[i]) end
+  save_total(a)
+end
+
+-- A proxy's entry; nil where it has none.
+local function entry_of(proxy)
+  local packed = redis.call('HGET', ROWS, 'm|' .. proxy)
+  if not packed then return nil end
+  local epoch, stamp, upto = struct.unpack('<ddd', packed)
+  return {epoch = epoch, stamp = stamp, upto = upto, numbers = string.sub(packed, 25)}
+end
+
+local function save_entry(proxy, epoch, upto, numbers)
+  redis.call('HSET', ROWS, 'm|' .. proxy, struct.pack('<ddd', tonumber(epoch), NOW, upto) .. numbers)
+end
+
+local function grant_field(proxy, number) return 'g' .. string.format('%.0f', number) .. '|' .. proxy end
+
+-- Numbers of an entry's grants, in the order in which they were granted.
+local function numbers_of(entry)
+  local numbers = {}
+  for at = 1, #entry.numbers, 8 do numbers[#numbers + 1] = struct.unpack('<d', entry.numbers, at) end
+  return numbers
+end
+
+-- What a proxy has in the total; zeros where it has nothing.
+local function own_of(a, proxy, entry)
+  local own = zeros(a.length)
+  if not entry then return own end
+  local row = redis.call('HGET', ROWS, 'r|' .. proxy)
+  if row then add(a, own, row) end
+  local numbers = numbers_of(entry)
+  for i = 1, #numbers do
+    local grant = redis.call('HGET', ROWS, grant_field(proxy, numbers[i]))
+    if grant then add(a, own, grant) end
+  end
+  return own
+end
+
+-- Nothing is left of rounding where there is no lease.
+local function settle(a)
+  if a.total[1] < 0.5 then a.total = zeros(a.length) end
+end
+
+local function is_empty(a) return a.total[1] < 0.5 and a.bias < 1 end
+
+local function seats_free(a, sequences) return a.total[2] + sequences <= a.seats + SLACK end
+
+-- The highest Q of up to three rows' sum from interval ``first`` on, bias left out.
+local function peak(a, one, two, three, first, sigma)
+  local n, z, most = a.points, a.z, -huge
+  local mean, variance, ceiling, common = LOAD_FIELDS, LOAD_FIELDS + n, LOAD_FIELDS + 2 * n, LOAD_FIELDS + 3 * n
+  for j = first, n do
+    local m, v, c, k = one[mean + j], one[variance + j], one[ceiling + j], one[common + j]
+    if two then m, v, c, k = m + two[mean + j], v + two[variance + j], c + two[ceiling + j], k + two[common + j] end
+    if three then m, v, c, k = m + three[mean + j], v + three[variance + j], c + three[ceiling + j], k + three[common + j] end
+    local q = m + z * sqrt(abs(k * k + v + sigma * sigma))
+    if c + sigma < q then q = c + sigma end
+    if q > most then most = q end
+  end
+  return most
+end
+
+local function free_blocks(a, newcomer) return a.usable - (peak(a, a.total, newcomer, nil, 1, a.sigma) + a.bias) end
+
+local function fits(a, newcomer) return free_blocks(a, newcomer) >= -SLACK end
+
+-- Whether a newcomer leaves a head, which starts at step ``ready``, its room from then on.
+local function fits_beside(a, newcomer, head, ready)
+  local ends, ahead, first = ends_of(a), ready - a.anchor, 1
+  if ahead < 0 then ahead = 0 end
+  if ahead > ends[a.points] then return true end
+  while first < a.points and ends[first] <= ahead do first = first + 1 end
+  return peak(a, a.total, newcomer, read_at(a, head, -ahead), first, a.sigma) + a.bias <= a.usable + SLACK
+end

@@ -1,0 +1,21 @@
+-- Publish a replica's record and keep the right to scrape it: SharedLedger.publish.
+--
+-- KEYS   as account.lua
+-- ARGV   1 now, 2 lease, 3 holder, 4 scrape lease (s), 5 record (JSON), 6 facts, 7 ends of the replica's grid, both as packed doubles
+-- Returns  1, or 0 where another proxy has the right.
+--
+-- A replica that nobody publishes any more is forgotten after KEPT_MS.
+
+local KEPT_MS = 3600000
+begin(ARGV[3])
+local got = redis.call('HMGET', STATE, 'holder', 'held_until', 'number', 'ends')
+if got[1] and got[1] ~= '' and got[1] ~= ARGV[3] and NOW < tonumber(got[2]) then return 0 end
+local number = math.max(tonumber(got[3] or 0) + 1, stamp_ms())
+redis.call('HSET', STATE, 'record', ARGV[5], 'number', string.format('%.0f', number), 'holder', ARGV[3],
+  'held_until', string.format('%.17g', NOW + tonumber(ARGV[4])), 'facts', ARGV[6], 'ends', ARGV[7])
+if got[4] and got[4] ~= ARGV[7] then
+  redis.call('HDEL', STATE, 'total')
+  redis.call('DEL', ROWS, HEADS, HEADROWS)
+end
+for i = 2, 5 do redis.call('PEXPIRE', KEYS[i], KEPT_MS) end
+return 1

@@ -1,0 +1,74 @@
+-- Check one request against what all proxies have on a replica, and commit it: SharedLedger.reserve.
+--
+-- KEYS   as account.lua
+-- ARGV   1 now, 2 lease, 3 channel, 4 replica, 5 proxy, 6 epoch, 7 number, 8 row of the request, 9 rank (3 doubles), 10 own share (blocks)
+-- Returns  answer; now (s), free blocks, retry (s), anchor of the others (steps) as packed doubles; the others' row without its anchor.
+--          The last is empty where the answer is granted, fenced or unknown.
+
+local proxy, epoch, number, packed = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
+local rank = {struct.unpack('<ddd', ARGV[9])}
+local until_s, expected = begin(proxy)
+local a = load_account()
+if not a or not shaped(a, packed) then return {'unknown', struct.pack('<dddd', NOW, 0, 0, 0), ''} end
+rebuild_if_due(a)
+if redis.call('HGET', POOL, 'p|' .. proxy) ~= epoch then return {'fenced', struct.pack('<dddd', NOW, 0, 0, 0), ''} end
+
+local entry, newcomer = entry_of(proxy), counted(a, packed)
+
+local function refuse(answer, retry_s)
+  local others, own = {}, own_of(a, proxy, entry)
+  for i = 1, a.length do others[i] = a.total[i] - own[i] end
+  return {answer, struct.pack('<dddd', NOW, free_blocks(a), retry_s, a.anchor), pack_row(a, others)}
+end
+
+if entry then
+  if number <= entry.upto then return refuse('stale', 0) end
+  local numbers = numbers_of(entry)
+  for i = 1, #numbers do
+    if numbers[i] == number then return refuse('stale', 0) end
+  end
+end
+
+local heads = live_heads()
+for i = 1, math.min(#heads, HEADS_LOOKED_AT) do
+  local h = heads[i]
+  if compare(h, rank) >= 0 then break end
+  local row = h.proxy ~= proxy and redis.call('HGET', HEADROWS, h.field)
+  if row and shaped(a, row) then
+    if not head_fits(a, h, row) then
+      if h.offered ~= -huge then
+        h.offered = -huge
+        save_head(h)
+      end
+      if not seats_free(a, h.sequences + newcomer[2])
+        or not fits_beside(a, newcomer, {struct.unpack(a.format, row, 9)}, h.ready) then
+        return refuse('head', OFFER_S)
+      end
+    elseif not passed_over(h) then
+      offer(h)
+      return refuse('head', OFFER_S)
+    end
+  end
+end
+
+local granted = false
+if NOW < until_s and (expected == 0 or a.rewritten < expected) then
+  local own = own_of(a, proxy, entry)
+  if peak(a, own, newcomer, nil, 1, 0) > tonumber(ARGV[10]) + SLACK then return refuse('recovering', until_s - NOW) end
+else
+  granted = is_empty(a)
+end
+if not granted then
+  if not seats_free(a, newcomer[2]) then return refuse('seats', 0) end
+  if not fits(a, newcomer) then return refuse('room', 0) end
+end
+
+for i = 1, a.length do a.total[i] = a.total[i] + newcomer[i] end
+redis.call('HSET', ROWS, grant_field(proxy, number), packed)
+local numbers = (entry and entry.numbers or '') .. struct.pack('<d', number)
+save_entry(proxy, epoch, entry and entry.upto or -1, numbers)
+save_total(a)
+for i = 1, #heads do
+  if heads[i].proxy == proxy and compare(heads[i], rank) == 0 then drop_head(heads[i].field) end
+end
+return {'granted', struct.pack('<dddd', NOW, 0, 0, 0), ''}

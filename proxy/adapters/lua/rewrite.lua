@@ -1,0 +1,60 @@
+-- Put a proxy's account of a replica in the place of its old one, and tell it what the others have: SharedLedger.rewrite.
+--
+-- KEYS   as account.lua
+-- ARGV   1 now, 2 lease, 3 channel, 4 replica, 5 proxy, 6 epoch, 7 upto, 8 row ("" : it has nothing there), 9 number of the record that the
+--        proxy has, 10 proxies that it knows
+-- Returns  answer; now (s), anchor of the others (steps) as packed doubles; the others' row without its anchor, empty unless granted;
+--          record (JSON) and its number, empty where the proxy has it; the proxy that was offered room, or empty.
+
+local proxy, epoch, upto, packed = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
+local _, expected = begin(proxy)
+local a = load_account()
+if not a then return {'unknown', struct.pack('<dd', NOW, 0), '', '', '', ''} end
+local record, record_number = '', ''
+if a.number ~= ARGV[9] then record, record_number = redis.call('HGET', STATE, 'record'), a.number end
+
+local function refuse(answer) return {answer, struct.pack('<dd', NOW, 0), '', record, record_number, ''} end
+
+if packed ~= '' and not shaped(a, packed) then return refuse('unknown') end
+rebuild_if_due(a)
+if redis.call('HGET', POOL, 'p|' .. proxy) ~= epoch then return refuse('fenced') end
+local entry = entry_of(proxy)
+if entry and upto < entry.upto then return refuse('stale') end
+
+-- What it had goes out, its new row and the grants that it does not know of yet come in.
+local others, own, kept, settled = {}, zeros(a.length), '', {}
+local had = own_of(a, proxy, entry)
+for i = 1, a.length do others[i] = a.total[i] - had[i] end
+if packed ~= '' then add(a, own, packed) end
+local numbers = entry and numbers_of(entry) or {}
+for i = 1, #numbers do
+  if numbers[i] <= upto then
+    settled[#settled + 1] = grant_field(proxy, numbers[i])
+  else
+    local grant = redis.call('HGET', ROWS, grant_field(proxy, numbers[i]))
+    if grant then
+      add(a, own, grant)
+      kept = kept .. struct.pack('<d', numbers[i])
+    end
+  end
+end
+for i = 1, a.length do a.total[i] = others[i] + own[i] end
+settle(a)
+if not entry or entry.upto < 0 then a.rewritten = a.rewritten + 1 end
+
+save_entry(proxy, epoch, upto, kept)
+if packed ~= '' then redis.call('HSET', ROWS, 'r|' .. proxy, packed) else redis.call('HDEL', ROWS, 'r|' .. proxy) end
+for i = 1, #settled do redis.call('HDEL', ROWS, settled[i]) end
+save_total(a)
+if tonumber(ARGV[10]) > expected then redis.call('HSET', POOL, 'expected', ARGV[10]) end
+
+-- The best head that fits now is told, unless it was.
+local offered, heads = '', live_heads()
+for i = 1, math.min(#heads, HEADS_LOOKED_AT) do
+  local row = redis.call('HGET', HEADROWS, heads[i].field)
+  if row and shaped(a, row) and head_fits(a, heads[i], row) and not passed_over(heads[i]) then
+    offered = offer(heads[i]) or ''
+    break
+  end
+end
+return {'granted', struct.pack('<dd', NOW, a.anchor), pack_row(a, others), record, record_number, offered}
