@@ -1,0 +1,266 @@
+"""One proxy among several, without I/O: what it asks the shared store, when, and what it tells its gate of the answers.
+
+A sans-IO state machine beside the gate. The driver hands it the time, the gate's ``Reserve`` effects, and what became of each call; it
+takes the calls to make from ``take_calls`` and feeds the gate the events that the methods return. Rules, in the order of a life:
+
+- it *registers*, writes the rows of all replicas, and *shares* from when the store has taken all of them; until then, and whenever the
+  store is out of touch (``core.sharing``), the gate keeps to its own share and everything is granted here;
+- a *reservation* is one call. One that failed counts as granted where the proxy's own share has room for it, else as refused; nobody knows
+  what the store made of it, and the next rewrite, which answers for its number, settles it either way;
+- a *rewrite* puts the row of a replica in the place of what the store had of it: ``FREED_S`` after room came free, within ``rewrite_s`` of
+  any other change, and thrice in a lease at the least; one at a time for each replica. It tells what the others have, and the record;
+- *scrapes* are taken by the holder of the replica's record; by anybody once the record is older than a scrape lease. Whoever took one
+  publishes the record, and learns from the answer whether it holds it;
+- FENCED: given up by the store, it begins anew. UNKNOWN: the store has no record, so it publishes its own.
+
+Fails: the answer to a reservation that comes after its time-out is not heard; the row says what the gate made of it.
+"""
+
+from math import inf
+
+from proxy.core.events import Event, Granted, PeersTold, RecordTold, Refused, Reserve
+from proxy.core.gate import Gate
+from proxy.core.policy import Policy
+from proxy.core.risk import Risk, peak_of
+from proxy.core.shared import Answer, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.sharing import StoreClock, Touch
+from proxy.core.store_calls import CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+
+FREED_S = 0.02  # several ends of one step are told together
+SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
+RENEWALS = 3.0  # of a row in one lease
+
+
+class Member:
+    """One gate's dealings with the store. Times are the proxy's own clock's unless they are named the store's.
+
+    ``name`` must be that of one life of the process. ``proxies`` is how many there are as far as is known, this one included.
+    """
+
+    def __init__(self, gate: Gate, name: str, policy: Policy, now_s: float) -> None:
+        self.gate, self.name = gate, name
+        self.several = gate.share()
+        self.touch, self.clock = Touch(), StoreClock()
+        self.proxies = 1
+        self.due_s = now_s  # when ``beat`` is to be called next
+        self.holds: set[str] = set()  # replicas whose record is ours to publish
+        self.reserving: dict[str, CallReserve] = {}  # by request
+        self.granted_apart_total = self.unanswered_total = 0
+        self._store = policy.store
+        self._scrape_lease_s = SCRAPE_LEASE_RATIO * policy.scrape.interval_s
+        self._calls: list[StoreCall] = []
+        self._asking: set[tuple[type, str]] = set()  # calls under way, but reservations
+        self._epoch: int | None = None
+        self._number = 0
+        self._beat_s = now_s
+        self._written: dict[str, tuple[int, float]] = {}  # by replica: which of its changes the store has, and since when
+        self._freed: set[str] = set()
+        self._records: dict[str, Record] = {}
+        self._others: dict[str, Others] = {}
+        self.several.lost(self.proxies, now_s)
+
+    def __repr__(self) -> str:
+        """State for people and tests."""
+        return f"<Member {self.name} {self.touch!r} epoch={self._epoch} holds={len(self.holds)} reserving={len(self.reserving)}>"
+
+    def take_calls(self) -> list[StoreCall]:
+        """Calls to make now, in this order on one connection."""
+        calls, self._calls = self._calls, []
+        return calls
+
+    def store_s(self, now_s: float) -> float:
+        """The store's time."""
+        return self.clock.store_s(now_s)
+
+    # ---- what the driver tells
+
+    def beat(self, now_s: float) -> None:
+        """Write what is due."""
+        every = now_s >= self._beat_s
+        if every:
+            self._beat_s = now_s + self._store.rewrite_s
+        if self._epoch is None:
+            self._ask(CallRegister(self.name), self.name)
+        else:
+            for replica in list(self.gate.fleet.books):
+                if replica in self._freed or (every and self._stale(replica, now_s)):
+                    self._rewrite(replica, now_s)
+        self.due_s = self._beat_s
+
+    def freed(self, replica: str, now_s: float) -> None:
+        """A lease on the replica ended."""
+        self._freed.add(replica)
+        self.due_s = min(self.due_s, now_s + FREED_S)
+
+    def reserve(self, effect: Reserve, now_s: float) -> list[Event]:
+        """The gate wants a place: one call, or granted at once while the store is out of touch."""
+        if not self.touch.sharing or self._epoch is None or effect.row is None or effect.rank is None:
+            self.granted_apart_total += 1
+            return [Granted(effect.request_id)]
+        lease = effect.lease
+        self._number += 1
+        share = self._share(lease.replica, now_s)
+        steps = self._steps(lease.replica, now_s)
+        ask = ReserveAsk(lease.replica, self.name, self._epoch, self._number, effect.row, steps, effect.rank, share)
+        call = self.reserving[effect.request_id] = CallReserve(ask, effect.request_id, lease)
+        self._calls.append(call)
+        return []
+
+    def scrapes(self, replica: str, now_s: float) -> bool:
+        """Whether the replica is ours to scrape now."""
+        record = self._records.get(replica)
+        if not self.touch.sharing or record is None or replica in self.holds:
+            return True
+        return self.store_s(now_s) - record.published_s > self._scrape_lease_s
+
+    def scraped(self, replica: str, now_s: float) -> None:
+        """The gate has taken in a scrape of ours."""
+        if self._epoch is not None:
+            self._publish(replica, now_s)
+
+    def answered(self, call: StoreCall, reply: StoreReply, *, store_s: float, asked_s: float, now_s: float) -> list[Event]:
+        """A call was answered; ``store_s`` is the store's time at which it was. Returns what the gate is to be told, in order."""
+        self.touch.answered(asked_s)
+        self.clock.heard(store_s, asked_s, now_s)
+        self.several.ahead_s = self.clock.offset_s
+        match call, reply:
+            case CallReserve(), ReserveReply():
+                return self._settled(call, reply, now_s)
+            case CallRewrite(), RewriteReply():
+                self._asking.discard((CallRewrite, call.ask.replica))
+                return self._rewritten(call, reply, asked_s, now_s)
+            case CallPublish(), bool():
+                self._asking.discard((CallPublish, call.record.replica))
+                self._published(call.record, held=reply)
+            case CallRegister(), int():
+                self._asking.discard((CallRegister, self.name))
+                self._epoch = reply
+                self._written.clear()
+                self._beat_s = self.due_s = now_s
+            case _:
+                raise AssertionError((call, reply))
+        return []
+
+    def failed(self, call: StoreCall, *, asked_s: float, now_s: float) -> list[Event]:
+        """A call failed or timed out. Returns what the gate is to be told."""
+        if self.touch.failed(asked_s):
+            self._written.clear()
+            self.several.lost(self.proxies, now_s)
+        match call:
+            case CallReserve():
+                return self._unsettled(call, now_s)
+            case CallRewrite():
+                self._asking.discard((CallRewrite, call.ask.replica))
+            case CallPublish():
+                self._asking.discard((CallPublish, call.record.replica))
+            case CallRegister():
+                self._asking.discard((CallRegister, self.name))
+        return []
+
+    # ---- reservations
+
+    def _settled(self, call: CallReserve, reply: ReserveReply, now_s: float) -> list[Event]:
+        if self.reserving.pop(call.request_id, None) is None:
+            return []
+        if reply.answer is Answer.GRANTED:
+            return [Granted(call.request_id)]
+        if reply.answer is Answer.FENCED:
+            self._begin_anew(now_s)
+        elif reply.answer is Answer.UNKNOWN:
+            self._publish(call.ask.replica, now_s)
+        told = [] if reply.others is None else self._told(reply.others, now_s)
+        return [*told, Refused(call.request_id, reply.answer, reply.retry_s)]
+
+    def _unsettled(self, call: CallReserve, now_s: float) -> list[Event]:
+        if self.reserving.pop(call.request_id, None) is None:
+            return []
+        self.unanswered_total += 1
+        replica = call.ask.replica
+        self._written.pop(replica, None)
+        book = self.gate.fleet.books.get(replica)
+        if book is not None:
+            peak_blocks = peak_of(book.ledger.own(), Risk(book.feedback.z, 0.0, 0.0))
+            if peak_blocks <= self._share(replica, now_s):
+                return [Granted(call.request_id)]
+        return [Refused(call.request_id, Answer.ROOM, self._store.rewrite_s)]
+
+    # ---- rows
+
+    def _stale(self, replica: str, now_s: float) -> bool:
+        changes, at_s = self._written.get(replica, (-1, -inf))
+        return changes != self.gate.fleet.books[replica].ledger.own_changes or now_s - at_s >= self._store.lease_s / RENEWALS
+
+    def _rewrite(self, replica: str, now_s: float) -> None:
+        book, record = self.several.book(replica), self._records.get(replica)
+        if book is None or self._epoch is None or (CallRewrite, replica) in self._asking:
+            return
+        self._freed.discard(replica)
+        changes, number = book.book.ledger.own_changes, 0 if record is None else record.number
+        row, steps = book.row(now_s), self._steps(replica, now_s)
+        ask = RewriteAsk(replica, self.name, self._epoch, self._number, row, steps, number, self.proxies)
+        self._ask(CallRewrite(ask, changes), replica)
+
+    def _rewritten(self, call: CallRewrite, reply: RewriteReply, asked_s: float, now_s: float) -> list[Event]:
+        replica, told = call.ask.replica, list[Event]()
+        if reply.record is not None:
+            told += self._adopted(reply.record, now_s)
+        if reply.answer is Answer.FENCED:
+            self._begin_anew(now_s)
+        elif reply.answer is Answer.UNKNOWN:
+            self._publish(replica, now_s)
+        elif reply.answer is Answer.GRANTED and call.ask.epoch == self._epoch:
+            self._written[replica] = call.changes, asked_s
+            if reply.others is not None:
+                told += self._told(reply.others, now_s)
+            if self._written.keys() >= self.gate.fleet.books.keys() and self.touch.written():
+                self.several.back()
+                told += [event for others in list(self._others.values()) for event in self._told(others, now_s)]
+        return told
+
+    def _begin_anew(self, now_s: float) -> None:
+        self._epoch = None
+        self._beat_s = self.due_s = now_s
+
+    def _told(self, others: Others, now_s: float) -> list[Event]:
+        self._others[others.replica] = others
+        return [PeersTold(others, self._steps(others.replica, now_s))] if self.touch.sharing else []
+
+    # ---- records
+
+    def _publish(self, replica: str, now_s: float) -> None:
+        record, book = self.several.record(replica, self.name, now_s), self.gate.fleet.books.get(replica)
+        if record is not None and book is not None:
+            self._ask(CallPublish(record, book.grid.ends, self._scrape_lease_s), replica)
+
+    def _published(self, record: Record, *, held: bool) -> None:
+        if not held:
+            self.holds.discard(record.replica)
+        else:
+            if record.replica not in self.holds:
+                self._written.pop(record.replica, None)  # the answer to the rewrite tells it by the store's number
+            self.holds.add(record.replica)
+            self._records[record.replica] = record
+
+    def _adopted(self, record: Record, now_s: float) -> list[Event]:
+        self._records[record.replica] = record
+        if record.holder == self.name:
+            return []
+        self.holds.discard(record.replica)
+        return [RecordTold(record, self.store_s(now_s))]
+
+    # ---- helpers
+
+    def _ask(self, call: StoreCall, key: str) -> None:
+        """Make a call unless one of its kind is under way."""
+        if (type(call), key) not in self._asking:
+            self._asking.add((type(call), key))
+            self._calls.append(call)
+
+    def _steps(self, replica: str, now_s: float) -> float:
+        """Where the replica's shared step clock stands."""
+        record = self._records.get(replica)
+        return 0.0 if record is None else record.steps_at(self.store_s(now_s))
+
+    def _share(self, replica: str, now_s: float) -> float:
+        book = self.several.book(replica)
+        return 0.0 if book is None else book.share_blocks(self.proxies, now_s)

@@ -1,0 +1,197 @@
+"""One proxy among several: registering, sharing, reservations that nobody answers, being given up, who scrapes."""
+
+from dataclasses import dataclass, field
+
+from proxy.core.events import Event, Granted, Observed, PeersTold, Refused, ReplicaFound, Reserve
+from proxy.core.gate import Gate
+from proxy.core.lease import Lease
+from proxy.core.member import Member
+from proxy.core.policy import Policy
+from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
+from proxy.core.shared import Answer, Load, Rank, ReserveReply, row_of
+from proxy.core.shared_ledger import SharedLedger
+from proxy.core.store_calls import CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from tests.support.builders import demand
+
+POLICY = Policy()
+SPEC = ReplicaSpec("r0", ("m",), 100, 16, 4096)
+BEAT_S = POLICY.store.rewrite_s
+STORE_AHEAD_S = 1000.0  # the store's clock is far from ours
+
+
+@dataclass
+class Side:
+    """A proxy at a ledger that answers at once, unless it is ``deaf``."""
+
+    ledger: SharedLedger
+    name: str
+    deaf: bool = False
+    told: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(POLICY, 0.0)
+        self.member = Member(self.gate, self.name, POLICY, 0.0)
+        self.gate.handle(ReplicaFound(SPEC), 0.0)
+
+    def answer(self, call: StoreCall, store_s: float) -> StoreReply:
+        match call:
+            case CallReserve(ask):
+                return self.ledger.reserve(ask, store_s)
+            case CallRewrite(ask):
+                return self.ledger.rewrite(ask, store_s)
+            case CallPublish(record, ends, lease_s):
+                return self.ledger.publish(record, ends, lease_s, store_s)
+            case CallRegister(proxy):
+                return self.ledger.register(proxy, store_s)
+
+    def carry(self, now_s: float) -> list[Event]:
+        told: list[Event] = []
+        while calls := self.member.take_calls():
+            for call in calls:
+                if self.deaf:
+                    told += self.member.failed(call, asked_s=now_s, now_s=now_s + POLICY.store.timeout_s)
+                else:
+                    store_s = now_s + STORE_AHEAD_S
+                    reply = self.answer(call, store_s)
+                    told += self.member.answered(call, reply, store_s=store_s, asked_s=now_s, now_s=now_s)
+        for event in told:
+            self.gate.handle(event, now_s)
+        self.told += told
+        return told
+
+    def beats(self, from_s: float, count: int) -> float:
+        """So many beats; returns when the next one is due."""
+        for number in range(count):
+            self.member.beat(from_s + number * BEAT_S)
+            self.carry(from_s + number * BEAT_S)
+        return from_s + count * BEAT_S
+
+    def reserve(self, name: str, blocks: float, now_s: float) -> list[Event]:
+        book = self.gate.fleet.books["r0"]
+        curves = book.ledger.own() * 0.0
+        curves[0] = curves[2] = blocks
+        lease = Lease(f"{name}.0", demand(name), "r0", 100, now_s, book.steps_now(now_s))
+        effect = Reserve(name, lease, row_of(Load(leases=1.0, sequences=1.0), curves), Rank(0.0, 0.0, 0.0))
+        return self.member.reserve(effect, now_s) + self.carry(now_s)
+
+
+def shares(side: Side) -> bool:
+    return side.member.touch.sharing
+
+
+def test_it_shares_once_the_store_has_every_row() -> None:
+    side = Side(SharedLedger(), "a")
+    assert side.reserve("early", 90.0, 0.0) == [Granted("early")], "nobody waits for the store"
+    side.beats(0.1, 5)
+    assert shares(side)
+    assert side.member.holds == {"r0"}
+    assert side.reserve("q", 90.0, 0.7) == [Granted("q")]
+    assert side.ledger.accounts["r0"].total[0] == 1.0
+    assert side.member.granted_apart_total == 1
+
+
+def test_the_second_is_refused_what_the_first_has_and_is_told_of_it() -> None:
+    ledger = SharedLedger()
+    first, second = Side(ledger, "a"), Side(ledger, "b")
+    for side in (first, second):
+        side.beats(0.0, 5)
+    assert first.reserve("q", 70.0, 0.6) == [Granted("q")]
+    told, refused = second.reserve("p", 40.0, 0.6)
+    assert isinstance(told, PeersTold)
+    assert refused == Refused("p", Answer.ROOM, 0.0)
+    assert second.gate.fleet.books["r0"].ledger.totals[0].max() == 70.0
+    assert second.reserve("o", 20.0, 0.6) == [Granted("o")]
+
+
+def test_one_that_nobody_answers_is_granted_within_the_own_share_and_no_further() -> None:
+    for proxies, granted in ((1, True), (4, False)):
+        side = Side(SharedLedger(), "a")
+        side.member.proxies = proxies
+        side.beats(0.0, 5)
+        side.gate.fleet.books["r0"].ledger.sums[[0, 2]] += 60.0  # the share of one is 100 blocks, of four it is 25
+        side.deaf = True
+        (event,) = side.reserve("q", 60.0, 0.6)
+        assert isinstance(event, Granted if granted else Refused), proxies
+        assert not shares(side)
+        assert side.member.unanswered_total == 1
+        assert side.reserve("p", 1.0, 0.8) == [Granted("p")], "the gate keeps to its share by itself now"
+
+
+def test_it_is_back_when_its_rows_are() -> None:
+    side = Side(SharedLedger(), "a")
+    next_s = side.beats(0.0, 5)
+    side.deaf = True
+    next_s = side.beats(next_s, 15)  # longer than it may leave a row alone
+    assert not shares(side)
+    assert side.member.several.proxies_apart == 1
+    side.deaf = False
+    side.beats(next_s, 1)
+    assert shares(side)
+    assert side.member.several.proxies_apart is None
+
+
+def test_given_up_it_begins_anew() -> None:
+    side = Side(SharedLedger(), "a")
+    next_s = side.beats(0.0, 5)
+    side.ledger.forget("a")
+    event = side.reserve("q", 10.0, next_s)[-1]
+    assert isinstance(event, Refused)
+    assert event.answer is Answer.FENCED
+    next_s = side.beats(next_s, 3)
+    assert side.reserve("p", 10.0, next_s) == [Granted("p")]
+
+
+def test_an_empty_store_gets_its_records_and_rows_again() -> None:
+    side = Side(SharedLedger(), "a")
+    next_s = side.beats(0.0, 5)
+    side.ledger.flush()
+    event = side.reserve("q", 10.0, next_s)[-1]
+    assert isinstance(event, Refused)
+    assert event.answer is Answer.UNKNOWN
+    next_s = side.beats(next_s, 5)
+    assert shares(side)
+    assert set(side.ledger.accounts) == {"r0"}
+
+
+def test_one_scrapes_and_another_takes_over_when_it_stops() -> None:
+    ledger = SharedLedger()
+    first, second = Side(ledger, "a"), Side(ledger, "b")
+    for side in (first, second):
+        side.beats(0.0, 5)
+    assert first.member.scrapes("r0", 0.5)
+    assert not second.member.scrapes("r0", 0.5)
+    first.gate.handle(Observed(ReplicaSample("r0", 0.5, (EngineSample("0", 0.5, 1, 0),))), 0.5)
+    first.member.scraped("r0", 0.5)
+    first.carry(0.5)
+    second.beats(0.6, 12)
+    assert second.gate.fleet.books["r0"].measured_blocks == 50.0, "it is told what the other saw"
+    late_s = 0.5 + 2.0 * POLICY.scrape.interval_s + 0.01
+    assert second.member.scrapes("r0", late_s)
+    second.member.scraped("r0", late_s)
+    second.carry(late_s)
+    assert second.member.holds == {"r0"}
+    first.member.scraped("r0", late_s)
+    first.carry(late_s)
+    assert not first.member.holds
+
+
+def test_freed_room_is_told_sooner_than_anything_else() -> None:
+    side = Side(SharedLedger(), "a")
+    now_s = side.beats(0.0, 5) + 0.001
+    side.member.beat(now_s)
+    side.carry(now_s)
+    side.member.freed("r0", now_s + 0.01)
+    assert side.member.due_s == now_s + 0.01 + 0.02
+    side.member.beat(side.member.due_s)
+    (call,) = side.member.take_calls()
+    assert isinstance(call, CallRewrite)
+
+
+def test_an_answer_to_what_was_given_up_is_not_heard() -> None:
+    side = Side(SharedLedger(), "a")
+    side.beats(0.0, 5)
+    side.deaf = True
+    side.reserve("q", 10.0, 0.6)
+    call = CallReserve.__new__(CallReserve)
+    object.__setattr__(call, "request_id", "q")
+    assert side.member.answered(call, ReserveReply(Answer.GRANTED, 0.0), store_s=0.0, asked_s=0.6, now_s=0.9) == []
