@@ -14,6 +14,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from proxy.adapters.clock import SystemClock
+from proxy.cli.simulate_store import add_store_arguments, store_of
 from proxy.cli.simulate_table import table
 from proxy.config.faults import quoted
 from proxy.config.policy_file import load as load_policy
@@ -42,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="equal seeds give equal worlds (default: 1)")
     parser.add_argument("--replicas", type=_count, default=1, metavar="N", help="engines (default: 1)")
     parser.add_argument(
-        "--proxies", type=_count, default=1, metavar="N", help="gates in front of them, sharing nothing (default: 1)"
+        "--proxies", type=_count, default=1, metavar="N", help="gates in front of them, sharing one store if several (default: 1)"
     )
+    add_store_arguments(parser)
     parser.add_argument(
         "--kv-blocks", type=_count, default=4000, metavar="N", help="usable KV blocks of 16 tokens of each engine (default: 4000)"
     )
@@ -97,8 +99,8 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
     policy = Policy() if arguments.policy is None else load_policy(arguments.policy)
     return Scenario(
         workload=arguments.workload, seed=arguments.seed, replicas=arguments.replicas, proxies=arguments.proxies,
-        kv_blocks=arguments.kv_blocks, metrics_age_s=arguments.metrics_age, load=arguments.load, requests=arguments.requests,
-        policy=policy,
+        store=store_of(arguments), kv_blocks=arguments.kv_blocks, metrics_age_s=arguments.metrics_age, load=arguments.load,
+        requests=arguments.requests, policy=policy,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 ``Admission`` is what a world asks of them; ``Ways`` is what they can do in it. ``GateAdmission`` is the driver of the gate that also
 serves: it hands the gate its events and carries out its effects, and decides nothing. With ``oracle`` the gate is told each request's
 true length as its cap: the upper bound for what any forecast can reach with the same rules. ``PlainForwarding`` sends everything on at
-once, round robin.
+once, round robin. Several gates are in ``sim.proxies``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,10 @@ AGAIN = "~"  # before the number of a request's repetition: "q7", "q7~1", "q7~2"
 class Ways(Protocol):
     """What an admission can do in its world."""
 
-    now_s: float
+    @property
+    def now_s(self) -> float:
+        """The world's time."""
+        ...
 
     def forward(self, request_id: str, replica: str) -> None:
         """Send a request on to a replica."""
@@ -40,6 +43,10 @@ class Ways(Protocol):
 
     def shed(self, request_id: str, outcome: Outcome, retry_after_s: float | None) -> None:
         """Answer a request without forwarding it."""
+        ...
+
+    def cut(self, request_id: str) -> None:
+        """End a request because its proxy died: its client is left alone, its engine drops it."""
         ...
 
     def at(self, at_s: float, action: Callable[[], None]) -> None:
@@ -86,54 +93,43 @@ class AllReachTheirCaps(SurvivalModel):
 
 
 class GateAdmission:
-    """Drives ``proxies`` gates over the same replicas. They share nothing: each sees the others as traffic that bypasses it.
+    """Drives one gate.
 
     ``decisions_ns`` are what the gate's calls for arrivals cost, in nanoseconds of CPU: the one thing here that
     differs from run to run, and nothing depends on it. ``spared`` are requests that are not shed before their deadline
     (``sim.counterfactual``).
     """
 
-    def __init__(self, policy: Policy, *, oracle: bool = False, proxies: int = 1, spared: frozenset[str] = frozenset()) -> None:
-        assert proxies >= 1, proxies
-        self.gates = [Gate(policy, 0.0) for _ in range(proxies)]
-        for gate in self.gates:
-            gate.shedding.spared = spared
+    def __init__(
+        self, policy: Policy, *, oracle: bool = False, spared: frozenset[str] = frozenset(), begun_s: float = 0.0
+    ) -> None:
+        self.gate = Gate(policy, begun_s)
+        self.gate.shedding.spared = spared
         self.decisions_ns: list[int] = []
         self._oracle = oracle
         if oracle:
-            for gate in self.gates:
-                gate.fleet.model = AllReachTheirCaps()
-        self._turn = count()
-        self._gate_of: dict[str, Gate] = {}
+            self.gate.fleet.model = AllReachTheirCaps()
         self._leases: dict[str, Lease] = {}
-        self._tick_s = [float("inf")] * proxies
-
-    @property
-    def gate(self) -> Gate:
-        """The only gate, or the first."""
-        return self.gates[0]
+        self._tick_s = float("inf")
 
     @property
     def queued(self) -> int:
-        """Requests held by any gate."""
-        return sum(len(gate.queue) for gate in self.gates)
+        """Requests held by the gate."""
+        return len(self.gate.queue)
 
     def start(self, world: Ways, replicas: Sequence[ReplicaSpec]) -> None:
-        """Tell every gate of the replicas."""
+        """Tell the gate of the replicas."""
         self._world = world
         for spec in replicas:
-            for gate in self.gates:
-                self._feed(gate, ReplicaFound(spec))
+            self._feed(ReplicaFound(spec))
 
     def arrive(self, request: SimRequest, deadline_s: float) -> None:
-        """Hand the request to the next gate in turn."""
-        gate = self.gates[next(self._turn) % len(self.gates)]
-        self._gate_of[request.request_id] = gate
+        """Hand the request to the gate."""
         demand = self.demand(request, deadline_s)
         begun = thread_time_ns()
-        effects = gate.handle(Arrive(demand, request.streaming), self._world.now_s)
+        effects = self.gate.handle(Arrive(demand, request.streaming), self._world.now_s)
         self.decisions_ns.append(thread_time_ns() - begun)
-        self._carry_out(gate, effects)
+        self._carry_out(effects)
 
     def demand(self, request: SimRequest, deadline_s: float) -> Demand:
         """What serving would know of the request; the true length only for the oracle."""
@@ -153,9 +149,8 @@ class GateAdmission:
         )
 
     def observe(self, sample: ReplicaSample) -> None:
-        """Every gate scrapes for itself."""
-        for gate in self.gates:
-            self._feed(gate, Observed(sample))
+        """Hand the scrape to the gate."""
+        self._feed(Observed(sample))
 
     def progress(self, request_id: str, output_tokens: int) -> None:
         """Write the stream's progress where the relay writes it."""
@@ -169,37 +164,42 @@ class GateAdmission:
         """End the request's lease."""
         if self._leases.pop(request_id, None) is not None:
             learned = natural and not self._oracle
-            gate = self._gate_of.pop(request_id)
-            self._feed(gate, Finished(request_id, Outcome.COMPLETED, output_tokens, learned))
+            self._feed(Finished(request_id, Outcome.COMPLETED, output_tokens, learned))
 
-    def _feed(self, gate: Gate, event: Event) -> None:
-        self._carry_out(gate, gate.handle(event, self._world.now_s))
+    def die(self) -> None:
+        """It is gone with all it knows: no Tick comes any more."""
+        self._tick_s = float("-inf")
 
-    def _carry_out(self, gate: Gate, effects: list[Effect]) -> None:
+    def _feed(self, event: Event) -> None:
+        self._carry_out(self.gate.handle(event, self._world.now_s))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Reserve(request_id, _):
-                    self._feed(gate, Granted(request_id))
+                case Reserve():
+                    self._reserve(effect)
                 case Forward(request_id, lease):
                     self._leases[request_id] = lease
                     self._world.forward(request_id, lease.replica)
                 case Shed(request_id, refusal):
-                    del self._gate_of[request_id]
                     self._world.shed(request_id, refusal.outcome, refusal.retry_after_s)
                 case _:
                     pass
-        self._set_timer(gate)
+        self._set_timer()
 
-    def _set_timer(self, gate: Gate) -> None:
-        index = self.gates.index(gate)
-        due_s = gate.deadline_s_next(self._world.now_s)
-        if due_s < self._tick_s[index]:
-            self._tick_s[index] = due_s
+    def _reserve(self, effect: Reserve) -> None:
+        """Nobody else is there who could take the place."""
+        self._feed(Granted(effect.request_id))
+
+    def _set_timer(self) -> None:
+        due_s = self.gate.deadline_s_next(self._world.now_s)
+        if due_s < self._tick_s:
+            self._tick_s = due_s
 
             def tick() -> None:
-                if self._tick_s[index] == due_s:  # else an earlier one came in between
-                    self._tick_s[index] = float("inf")
-                    self._feed(gate, Tick())
+                if self._tick_s == due_s:  # else an earlier one came in between
+                    self._tick_s = float("inf")
+                    self._feed(Tick())
 
             self._world.at(due_s, tick)
 

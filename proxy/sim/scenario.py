@@ -17,8 +17,10 @@ from proxy.sim.counterfactual import Replay, judge_shedding, with_shedding
 from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.figures import Figures, Targets, figures_of
 from proxy.sim.fluid import Fluid, capacity_requests_per_s, fluid_bound
+from proxy.sim.proxies import Proxies
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
+from proxy.sim.store import StoreSettings
 from proxy.sim.workloads import ClosedLoop, OpenLoop, Workload, load_workload
 from proxy.sim.world import Source, World, WorldSettings
 
@@ -40,6 +42,7 @@ class Scenario:
     seed: int = 1
     replicas: int = 1
     proxies: int = 1
+    store: StoreSettings = field(default_factory=StoreSettings)  # shared by the proxies where there are several
     kv_blocks: int = 4000
     block_size: int = 16
     metrics_age_s: float = 0.0
@@ -118,7 +121,9 @@ class Scenario:
     def admission(self, name: str, spared: frozenset[str] = frozenset()) -> Admission:
         """Who decides; ``spared`` are not shed before their deadline. Raises ValueError for a name that nobody has."""
         if name in {KVGATE, ORACLE}:
-            return GateAdmission(self.policy, oracle=name == ORACLE, proxies=self.proxies, spared=spared)
+            if self.proxies == 1:
+                return GateAdmission(self.policy, oracle=name == ORACLE, spared=spared)
+            return Proxies(self.policy, self.proxies, store=self.store, oracle=name == ORACLE, spared=spared, seed=self.seed)
         return make_baseline(name, self.policy, seed=self.seed)
 
 
@@ -177,7 +182,7 @@ def play(scenario: Scenario, name: str, progress: Callable[[int], None] | None =
     if name == FLUID:
         return fluid_figures(scenario)
     world = build(scenario, name, progress).run()
-    if not isinstance(world.admission, GateAdmission):
+    if not isinstance(world.admission, GateAdmission | Proxies):
         return figures_of(world, scenario.targets)
     figures = figures_of(world, scenario.targets, world.admission.decisions_ns)
     if not scenario.shed_sample:

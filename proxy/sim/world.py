@@ -200,6 +200,8 @@ class World:
         request = result.request
 
         def deliver() -> None:
+            if request_id not in self._live:
+                return  # it was cut on its way
             self.engines[replica].add(
                 EngineRequest(
                     request_id, request.prompt_tokens, request.output_tokens, request.output_tokens_max, request.block_hashes,
@@ -214,6 +216,13 @@ class World:
         """Answer a request without forwarding it."""
         self._live[request_id].retry_after_s = retry_after_s
         self._ended(request_id, outcome, natural=False)
+
+    def cut(self, request_id: str) -> None:
+        """Its proxy died: the client gets no more of its answer, and the engine sees the connection go and drops it."""
+        replica = self._live[request_id].replica
+        if replica is not None and self.engines[replica].abort(request_id):
+            self._wake(replica)
+        self._ended(request_id, Outcome.CUT_OFF, natural=False)
 
     # ---- metrics
 
@@ -248,7 +257,7 @@ class World:
         self._stepping.clear()
 
         def tell() -> None:
-            for request_id in lost:
+            for request_id in filter(self._live.__contains__, lost):
                 self._ended(request_id, Outcome.UPSTREAM_FAILED, natural=False)
 
         self.at(self.now_s + self.settings.faults.lost_s, tell)
@@ -276,10 +285,13 @@ class World:
     def _tokens(self, sampled: Iterable[str], finished: Iterable[tuple[str, FinishReason]]) -> None:
         progress, live = self.admission.progress, self._live
         for request_id in sampled:
-            result = live[request_id]
+            result = live.get(request_id)
+            if result is None:
+                continue  # it was cut while the engine computed
             result.output_tokens += 1
             if result.first_s is None:
                 result.first_s = self.now_s
             progress(request_id, result.output_tokens)
         for request_id, reason in finished:
-            self._ended(request_id, Outcome.COMPLETED, natural=reason is FinishReason.STOP)
+            if request_id in live:
+                self._ended(request_id, Outcome.COMPLETED, natural=reason is FinishReason.STOP)

@@ -12,6 +12,7 @@ import pytest
 from proxy.core.policy import Policy, Queue
 from proxy.sim.admission import Admission, GateAdmission, PlainForwarding
 from proxy.sim.engine_requests import EngineSettings
+from proxy.sim.proxies import Proxies
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.workloads import Trace, load_workload
 from proxy.sim.world import Listed, World, WorldSettings
@@ -80,7 +81,7 @@ def test_an_overloaded_warm_replica_is_left() -> None:
 @pytest.mark.parametrize("proxies", [1, 4])
 def test_nobody_herds_when_reports_are_five_seconds_old(proxies: int) -> None:
     requests = [SimRequest(f"q{index}", 3 * BLOCK, 300, 300, 0.05 * index, block_hashes=(index,)) for index in range(160)]
-    one = world(requests, GateAdmission(PATIENT, proxies=proxies), replicas=8, age_s=5.0)
+    one = world(requests, Proxies(PATIENT, proxies), replicas=8, age_s=5.0)
     assert imbalance(one) <= 1.25
     per_second = Counter((int(result.arrived_s), result.replica) for result in one.results.values())
     assert max(per_second.values()) <= 8, "of 20 requests a second, to 8 replicas"

@@ -38,6 +38,10 @@ class StillWorld:
         del retry_after_s
         self.sheds.append((request_id, outcome))
 
+    def cut(self, request_id: str) -> None:
+        """Nobody dies here."""
+        raise AssertionError(request_id)
+
     def at(self, at_s: float, action: Callable[[], None]) -> None:
         """Keep it for ``until``."""
         heapq.heappush(self._timers, (at_s, next(self._serial), action))
