@@ -34,6 +34,7 @@ class LoadRequest:
     body: bytes
     stream: bool = True
     leave_after_s: float | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # beside those that every request has
 
 
 class Fate(StrEnum):
@@ -151,7 +152,7 @@ async def send(upstream: HttpUpstream, base_url: str, request: LoadRequest) -> R
 
 
 async def _exchange(upstream: HttpUpstream, base_url: str, request: LoadRequest, record: Record) -> None:
-    headers = [(b"content-type", b"application/json"), (b"accept", b"*/*")]
+    headers = [(b"content-type", b"application/json"), (b"accept", b"*/*"), *request.headers]
     response = await upstream.open(base_url, b"POST", request.target.encode(), headers, request.body)
     try:
         record.status = response.status

@@ -1,0 +1,244 @@
+"""Whether what proxies granted each other fits, judged outside the code under test.
+
+The judge holds every row, grant, head and record of each replica as they were written to Redis (``tests.bench.shared_monitor`` reads
+them off the wire) and adds them up anew, with arithmetic of its own, at every grant:
+
+    M, V, C, K = sum over rows and grants, each read where the replica is now        s, b, z, usable: of the record in force
+    Q(t) = min(M + z sqrt(V + K^2 + s^2), C + s) + b                                 fits: max over t of Q(t) <= usable
+
+- A grant is *over* when the highest Q with it exceeds usable by more than ``SLACK_BLOCKS``; a replica that held nothing takes anything.
+- A grant *passes a head by* when a head of a better rank at another proxy waited for the replica and fitted there, beside everybody before
+  the grant and with ``SLACK_BLOCKS`` to spare, and had not been offered the room for as long as an offer lasts (``OFFER_S``).
+- A grant *delays* such a head that did not fit yet, and was never offered room, when with both of them Q exceeds usable by more than
+  ``SLACK_BLOCKS`` at or after the step from which its proxy had promised it room.
+
+The slack: scripts read their total up to 16 steps late, on a straight line between the grid's ends, and the judge reads each row by itself.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+FIGURES = 6  # of a row, before its four curves
+LEASES, SEQUENCES, LOW, HIGH = 0, 1, 2, 3
+SLACK_BLOCKS = 1.0
+OFFER_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A record's figures that say what fits. Steps and seconds of the store's clock."""
+
+    usable: float
+    seats: float | None
+    z: float
+    sigma: float
+    bias: float
+    steps: float
+    steps_per_s: float
+    published_s: float
+
+    def steps_at(self, now_s: float) -> float:
+        """Where the replica is."""
+        return self.steps + self.steps_per_s * max(0.0, now_s - self.published_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """A vector and the step from which it counts."""
+
+    row: Array
+    anchor: float
+
+
+@dataclass(slots=True)
+class WaitingHead:
+    """One head as it was published; ``since_s`` is when it, by that id, first waited here."""
+
+    proxy: str
+    head_id: str
+    rank: tuple[float, ...]
+    demand: Anchored | None  # what it asks for; written right after the head
+    ready_steps: float
+    since_s: float
+    offered_s: float | None = None  # when its proxy was first told that there is room
+
+
+@dataclass(slots=True)
+class JudgedReplica:
+    """Everything written of one replica. ``ends`` are its grid's."""
+
+    ends: Array
+    terms: Terms
+    rows: dict[str, Anchored] = field(default_factory=dict)
+    grants: dict[tuple[str, int], Anchored] = field(default_factory=dict)
+    heads: dict[tuple[str, str], WaitingHead] = field(default_factory=dict)
+
+    def summed(self, now_s: float) -> Array:
+        """Everything here, read where the replica is at ``now_s``."""
+        total = np.zeros(FIGURES + 4 * len(self.ends))
+        for one in (*self.rows.values(), *self.grants.values()):
+            total += self.read(one, now_s)
+        return total
+
+    def read(self, one: Anchored, now_s: float) -> Array:
+        """One vector, read at ``now_s``: its curves that much later, its figures as they are."""
+        late = self.terms.steps_at(now_s) - one.anchor
+        if late <= 0.0:
+            return one.row
+        at = self.ends + late
+        curves = one.row[FIGURES:].reshape(4, -1)
+        return np.concatenate([one.row[:FIGURES], *(np.interp(at, self.ends, curve) for curve in curves)])
+
+    def levels(self, total: Array) -> Array:
+        """Q(t) of a sum over the grid, in blocks."""
+        terms = self.terms
+        mean, variance, ceiling, common = total[FIGURES:].reshape(4, -1)
+        spread = np.sqrt(np.maximum(0.0, variance) + common**2 + terms.sigma**2)
+        return np.minimum(mean + terms.z * spread, ceiling + terms.sigma) + terms.bias
+
+    def peak(self, total: Array) -> float:
+        """The highest Q(t) of a sum, in blocks."""
+        return float(self.levels(total).max())
+
+    def excess_from(self, total: Array, head: "WaitingHead", now_s: float) -> float:
+        """By how much a sum and a head that begins at its ready step exceed usable from then on; negative where they do not."""
+        assert head.demand is not None
+        ahead = max(0.0, head.ready_steps - self.terms.steps_at(now_s))
+        if ahead >= self.ends[-1]:
+            return -self.terms.usable
+        at = self.ends - ahead
+        curves = [np.interp(at, self.ends, curve) for curve in head.demand.row[FIGURES:].reshape(4, -1)]
+        levels = self.levels(total + np.concatenate([np.zeros(FIGURES), *curves]))
+        return float(levels[self.ends > ahead].max()) - self.terms.usable
+
+    def fits(self, total: Array, slack_blocks: float) -> bool:
+        """Whether a sum keeps within seats and blocks, with so many to spare."""
+        seats = self.terms.seats
+        return (seats is None or total[SEQUENCES] <= seats) and self.peak(total) <= self.terms.usable - slack_blocks
+
+
+@dataclass(slots=True)
+class Finding:
+    """One grant that should not have been."""
+
+    at_s: float
+    replica: str
+    proxy: str
+    what: str
+    blocks: float = 0.0
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the judge saw. ``excess_blocks`` of each grant to a replica that held something: highest Q less usable."""
+
+    grants: int = 0
+    grants_on_empty: int = 0
+    rewrites: int = 0
+    excess_blocks: list[float] = field(default_factory=list)
+    over: list[Finding] = field(default_factory=list)
+    passed_by: list[Finding] = field(default_factory=list)
+    delayed: list[Finding] = field(default_factory=list)
+    behind_heads: int = 0  # grants while a better head waited elsewhere
+    after_offers: int = 0  # of which the head had been offered room for longer than an offer lasts
+    unread: int = 0  # calls the judge could not follow
+
+    def as_json(self) -> dict[str, object]:
+        """The figures."""
+        excess = sorted(self.excess_blocks)
+        return {
+            "grants": self.grants,
+            "grants_on_empty": self.grants_on_empty,
+            "rewrites": self.rewrites,
+            "grants_over": len(self.over),
+            "excess_blocks_max": excess[-1] if excess else None,
+            "excess_blocks_p50": excess[len(excess) // 2] if excess else None,
+            "grants_behind_a_head": self.behind_heads,
+            "grants_after_an_offer": self.after_offers,
+            "grants_past_a_head": len(self.passed_by),
+            "grants_delaying_a_head": len(self.delayed),
+            "unread": self.unread,
+            "worst": [vars_of(one) for one in sorted(self.over, key=lambda one: -one.blocks)[:5]],
+            "passed": [vars_of(one) for one in self.passed_by[:5]],
+            "delayed": [vars_of(one) for one in sorted(self.delayed, key=lambda one: -one.blocks)[:5]],
+        }
+
+
+def vars_of(finding: Finding) -> dict[str, object]:
+    """A finding as plain values."""
+    return {
+        "at_s": finding.at_s,
+        "replica": finding.replica,
+        "proxy": finding.proxy,
+        "what": finding.what,
+        "blocks": finding.blocks,
+    }
+
+
+class Judge:
+    """Told of what was written, in its order; says of every grant whether it fitted."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[str, JudgedReplica] = {}
+        self.verdict = Verdict()
+        self.excused = False  # the store is recovering: proxies fill their own shares
+
+    def granted(self, replica: str, proxy: str, number: int, demand: Anchored, rank: tuple[float, ...], now_s: float) -> None:
+        """A reservation was committed."""
+        known = self.replicas[replica]
+        before = known.summed(now_s)
+        after = before + known.read(demand, now_s)
+        known.grants[proxy, number] = demand
+        self.verdict.grants += 1
+        if before[LEASES] < 0.5:
+            self.verdict.grants_on_empty += 1
+        elif not self.excused:
+            excess = known.peak(after) - known.terms.usable
+            self.verdict.excess_blocks.append(excess)
+            if excess > SLACK_BLOCKS:
+                self.verdict.over.append(Finding(now_s, replica, proxy, f"{before[LEASES]:g} leases before", excess))
+            self._look_at_heads(known, replica, proxy, rank, (before, after), now_s)
+
+    def _look_at_heads(
+        self, known: JudgedReplica, replica: str, proxy: str, rank: tuple[float, ...], sums: tuple[Array, Array], now_s: float
+    ) -> None:
+        before, after = sums
+        better = [one for one in known.heads.values() if one.proxy != proxy and one.demand is not None and one.rank < rank]
+        self.verdict.behind_heads += bool(better)
+        for one in better:
+            assert one.demand is not None
+            offered_s = one.offered_s
+            if known.fits(before + known.read(one.demand, now_s), SLACK_BLOCKS):
+                if offered_s is not None and now_s - offered_s > OFFER_S:
+                    self.verdict.after_offers += 1
+                    continue
+                asked = "was never offered it" if offered_s is None else f"was offered it {now_s - offered_s:.3f} s before"
+                what = f"head {one.head_id} of {one.proxy} has waited {now_s - one.since_s:.3f} s, fitted and {asked}"
+                self.verdict.passed_by.append(Finding(now_s, replica, proxy, what))
+            elif offered_s is None and (excess := known.excess_from(after, one, now_s)) > SLACK_BLOCKS:
+                what = f"head {one.head_id} of {one.proxy} does not fit and is delayed"
+                self.verdict.delayed.append(Finding(now_s, replica, proxy, what, excess))
+
+    def offered(self, replica: str, proxy: str, now_s: float) -> None:
+        """A proxy was told that there is room for a head of its own: its best one."""
+        waiting = [one for one in self.replicas[replica].heads.values() if one.proxy == proxy]
+        if waiting:
+            best = min(waiting, key=lambda one: one.rank)
+            best.offered_s = now_s if best.offered_s is None else best.offered_s
+
+    def published(self, replica: str, head: WaitingHead) -> None:
+        """A head was written: a new one, or the same again."""
+        known = self.replicas[replica]
+        old = known.heads.get((head.proxy, head.head_id))
+        if old is not None:
+            head.since_s, head.offered_s, head.demand = old.since_s, old.offered_s, old.demand
+        known.heads[head.proxy, head.head_id] = head
+
+    def rewritten(self, replica: str, proxy: str, row: Anchored) -> None:
+        """A proxy wrote its row anew."""
+        self.verdict.rewrites += 1
+        self.replicas[replica].rows[proxy] = row
