@@ -70,6 +70,12 @@ def _plan() -> CommandModule:
     return plan
 
 
+def _doctor() -> CommandModule:
+    from proxy.cli import doctor  # noqa: PLC0415
+
+    return doctor
+
+
 def _mock_vllm() -> CommandModule:
     from proxy.sim import mock_server  # noqa: PLC0415
 
@@ -93,6 +99,11 @@ COMMANDS = {
         "how many KV blocks and sequences a card holds, and the flags to start vLLM with",
         "kvgate plan --layers 80 --kv-heads 8 --head-dim 128 --tp 4 --gpu-memory-gib 80 --weights-gib 36 --reserve-gib 6",
         _plan,
+    ),
+    "doctor": Command(
+        "watch live servers and say what is wrong, why, and what to turn first",
+        "kvgate doctor http://10.0.0.5:8000 http://10.0.0.6:8000 --watch 60s",
+        _doctor,
     ),
     "mock-vllm": Command(
         "serve vLLM's API from a model of its scheduler, without a GPU",
@@ -141,6 +152,14 @@ def command_parser(name: str) -> tuple[argparse.ArgumentParser, CommandModule]:
     return parser, module
 
 
+def _at_dashes(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """What stands before ``--`` and what behind it, which is an engine's command line; None without one."""
+    if "--" not in words:
+        return list(words), None
+    place = list(words).index("--")
+    return list(words[:place]), list(words[place + 1 :])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code.
 
@@ -156,8 +175,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = did_you_mean(words[0], COMMANDS)
         top_parser().error(f"no command {quoted(words[0])}{hint}; the commands are {', '.join(COMMANDS)}")
     command, module = command_parser(words[0])
+    own, engine_command = _at_dashes(words[1:])
+    arguments = command.parse_args(own)
+    if engine_command is not None:
+        if not hasattr(arguments, "engine_command"):
+            command.error("takes no command line behind --")
+        arguments.engine_command = engine_command
     try:
-        code = module.run(command.parse_args(words[1:]))
+        code = module.run(arguments)
         sys.stdout.flush()
     except (SettingsError, PolicyError) as error:
         for line in str(error).splitlines():

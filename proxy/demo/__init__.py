@@ -16,8 +16,8 @@ from collections.abc import Callable
 import uvloop
 
 from proxy.adapters.clock import SystemClock
+from proxy.bench.screen import Screen
 from proxy.demo.processes import DemoError
-from proxy.demo.progress import Screen
 from proxy.demo.report import as_dict, busy_warning, sentence, table
 from proxy.demo.runs import DemoRun, run_once
 from proxy.demo.workload import KV_BLOCKS_MIN, DemoSettings, request_bodies

@@ -1,11 +1,9 @@
 """How far a run is, told while it runs: one line updated in place on a terminal, else a new line every few seconds."""
 
 import asyncio
-import shutil
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TextIO
 
+from proxy.bench.screen import Screen
 from proxy.demo.counters import ReplicaCounts, read_counts
 from proxy.demo.load import Fate, Tally
 from proxy.ports import Clock, Upstream, UpstreamError
@@ -21,36 +19,6 @@ def progress_line(run: str, tally: Tally, counts: ReplicaCounts, now_s: float) -
         f"{run:<15} {tally.count(Fate.COMPLETED):>4}/{tally.total} completed{not_completed}, {counts.running:>3} running, "
         f"{counts.preemptions:>4} preemptions, {now_s - tally.started_s:>3.0f} s"
     )
-
-
-@dataclass(slots=True)
-class Screen:
-    """Where people look."""
-
-    out: TextIO
-    _shown: int = 0  # characters of the line that is to be overwritten
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._clear()
-        self.out.write(f"{text}\n")
-        self.out.flush()
-
-    def update(self, text: str) -> None:
-        """On a terminal, replace the line before; else a line that stays."""
-        if not self.out.isatty():
-            self.say(text)
-            return
-        self._clear()
-        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be overwritten
-        self.out.write(text)
-        self.out.flush()
-        self._shown = len(text)
-
-    def _clear(self) -> None:
-        if self._shown:
-            self.out.write("\r" + " " * self._shown + "\r")
-            self._shown = 0
 
 
 async def show_progress(screen: Screen, run: str, tally: Tally, upstream: Upstream, urls: list[str], clock: Clock) -> None:

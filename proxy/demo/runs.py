@@ -5,10 +5,11 @@ import re
 from dataclasses import dataclass
 
 from proxy.adapters.upstream import HttpUpstream
+from proxy.bench.screen import Screen
 from proxy.demo.counters import read_counts
 from proxy.demo.load import Tally, run_load
 from proxy.demo.processes import START_S_MAX, DemoError, Program, Programs, free_ports, until_ready
-from proxy.demo.progress import Screen, show_progress
+from proxy.demo.progress import show_progress
 from proxy.demo.report import Figures, figures
 from proxy.demo.workload import DemoSettings, mock_words
 from proxy.ports import Clock, UpstreamError

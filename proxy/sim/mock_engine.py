@@ -76,6 +76,8 @@ class Latencies:
     time_to_first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     inter_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     end_to_end: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    queue: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    prefill: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     prompt_tokens: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     generation_tokens: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     step_tokens: Histogram = field(default_factory=lambda: Histogram(tuple(float(1 << power) for power in range(15))))
@@ -122,6 +124,8 @@ class _Seat:
     choice: int
     prompt_tokens: int
     arrived_s: float
+    placed_s: float | None = None
+    first_s: float = 0.0
     last_s: float = 0.0
     tokens: int = 0
 
@@ -177,6 +181,7 @@ class EngineLoop:
                 await self._work.wait()
                 deadline_s = now_s()
             report = self.engine.step()
+            self._place(report.admitted, now_s())
             deadline_s = max(deadline_s, now_s() - LAG_S_MAX) + self._step_time.seconds(report)
             wait_s = deadline_s - now_s()
             await asyncio.sleep(wait_s if wait_s > SLEEP_S_MIN else 0)
@@ -184,6 +189,12 @@ class EngineLoop:
             self.published = Published(self.engine.gauges, replace(counters, finished=dict(counters.finished)))
             self._deliver(report.sampled, dict(report.finished), now_s())
             self.latencies.step_tokens.observe(report.prefill_tokens + len(report.sampled))
+
+    def _place(self, admitted: list[str], now_s: float) -> None:
+        for request_id in admitted:
+            seat = self._seats.get(request_id)
+            if seat is not None and seat.placed_s is None:  # else it comes back from a preemption
+                seat.placed_s = now_s
 
     def _deliver(self, sampled: list[str], finished: dict[str, FinishReason], now_s: float) -> None:
         latencies = self.latencies
@@ -194,6 +205,7 @@ class EngineLoop:
             seat.tokens += 1
             if seat.tokens == 1:
                 latencies.time_to_first_token.observe(now_s - seat.arrived_s)
+                seat.first_s = now_s
             else:
                 latencies.inter_token.observe(now_s - seat.last_s)
             seat.last_s = now_s
@@ -201,6 +213,9 @@ class EngineLoop:
             if reason is not None:
                 del self._seats[request_id]
                 latencies.end_to_end.observe(now_s - seat.arrived_s)
+                placed_s = seat.arrived_s if seat.placed_s is None else seat.placed_s
+                latencies.queue.observe(placed_s - seat.arrived_s)
+                latencies.prefill.observe(seat.first_s - placed_s)
                 latencies.prompt_tokens.observe(seat.prompt_tokens)
                 latencies.generation_tokens.observe(seat.tokens)
             seat.sink.put(seat.choice, reason)

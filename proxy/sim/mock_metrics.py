@@ -189,6 +189,8 @@ class _EngineExposition:
         tables: list[tuple[str, Callable[[EngineLoop], Histogram]]] = [
             ("time_to_first_token_seconds", lambda e: e.latencies.time_to_first_token),
             ("e2e_request_latency_seconds", lambda e: e.latencies.end_to_end),
+            ("request_queue_time_seconds", lambda e: e.latencies.queue),
+            ("request_prefill_time_seconds", lambda e: e.latencies.prefill),
             ("request_prompt_tokens", lambda e: e.latencies.prompt_tokens),
             ("request_generation_tokens", lambda e: e.latencies.generation_tokens),
             ("iteration_tokens_total", lambda e: e.latencies.step_tokens),  # a histogram in spite of its name

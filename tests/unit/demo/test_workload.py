@@ -6,9 +6,10 @@ from io import StringIO
 
 import pytest
 
+from proxy.bench.screen import Screen
 from proxy.demo.counters import ReplicaCounts, counts_from
 from proxy.demo.load import Fate, RequestResult, Tally
-from proxy.demo.progress import Screen, progress_line
+from proxy.demo.progress import progress_line
 from proxy.demo.workload import KV_BLOCKS_MIN, DemoSettings, mock_words, request_bodies
 from proxy.sim.mock_text import MockTokenizer
 
