@@ -10,7 +10,9 @@ It costs O(tenants waiting), whatever the number of requests.
 Fails: who comes later and goes ahead of the place is not in it; the measured rate of the tenant's own line tells of those.
 """
 
+import heapq
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -70,6 +72,19 @@ class Band:
         if found is None:
             found = self.tenants[name] = TenantLine(virtual=self.start())
         return found
+
+    def order(self) -> Iterator[Waiting]:
+        """Everybody in the order in which room is offered, as if each were charged in turn."""
+        heap = [(tenant.virtual, name, 0) for name, tenant in self.tenants.items() if tenant.waiting]
+        heapq.heapify(heap)
+        while heap:
+            virtual, name, index = heapq.heappop(heap)
+            tenant = self.tenants[name]
+            entry = tenant.waiting[index]
+            if index + 1 < len(tenant.waiting):
+                after = virtual + entry.charge_block_steps * tenant.scale.ratio / max(tenant.weight, 1e-6)
+                heapq.heappush(heap, (after, name, index + 1))
+            yield entry
 
     def ahead(self, demand: Demand, rank_s: float, above: float) -> Ahead:
         """What is ahead of a place in the tenant's promised line; ``above`` is the work of the higher bands."""

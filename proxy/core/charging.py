@@ -49,6 +49,10 @@ class Scale:
         self.charged = KEEP * self.charged + charged
         self.forecast = KEEP * self.forecast + forecast
 
+    def returned(self, charged: float, forecast: float) -> None:
+        """One that was charged so was not admitted after all."""
+        self.charged, self.forecast = max(0.0, self.charged - charged), max(0.0, self.forecast - forecast)
+
     @property
     def ratio(self) -> float:
         """1 until one was admitted."""

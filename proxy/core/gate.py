@@ -38,14 +38,14 @@ from proxy.core.events import (
     Tick,
 )
 from proxy.core.fleet import Fleet
-from proxy.core.ledger import Lease, Ledger
+from proxy.core.ledger import Ledger
 from proxy.core.newcomers import Newcomer
 from proxy.core.open_leases import Open, OpenLeases, used_block_steps
 from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
 from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
-from proxy.core.several import Several
+from proxy.core.several import Ask, Several, hold_off
 from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -75,7 +75,7 @@ class Gate:
     def share(self) -> Several:
         """From now on other proxies have the same replicas, and a store tells of them."""
         if self.several is None:
-            self.several = Several(self.fleet)
+            self.several = Several(self.fleet, self.queue)
         return self.several
 
     @property
@@ -128,8 +128,10 @@ class Gate:
         match event:
             case Granted(request_id):
                 self._granted(request_id, now_s, effects)
-            case Refused(request_id):
+            case Refused(request_id, None):
                 self._place_anew(request_id, now_s, effects, alone=True)
+            case Refused(request_id, _, retry_s):
+                self._back_to_queue(request_id, retry_s, now_s, effects)
             case Reroute(request_id):
                 self.counters.rerouted += 1
                 self._place_anew(request_id, now_s, effects)
@@ -179,7 +181,7 @@ class Gate:
         self.placement.burst.arrived(now_s)
         choice = self.placement.at_once(entry, self.fleet.fresh(now_s), now_s)
         if choice is not None:
-            self._reserve(choice, now_s, effects)
+            self._reserve(choice, effects)
             return
         self._enqueue(entry, exceeded, books, now_s, effects)
 
@@ -212,20 +214,20 @@ class Gate:
                 self.counters.would_shed += 1
             elif not any(book.verdict(demand, now_s).fits for book in serving):
                 self.counters.would_hold += 1
-        self._book_least(Waiting(demand, now_s, event.streaming), serving, now_s, effects)
+        self._book_least(Waiting(demand, now_s, event.streaming), serving, effects)
 
-    def _book_least(self, entry: Waiting, books: list[Book], now_s: float, effects: list[Effect]) -> None:
+    def _book_least(self, entry: Waiting, books: list[Book], effects: list[Effect]) -> None:
         """Forward by least outstanding requests, whatever the forecast says."""
         usable = [book for book in books if not book.spec.among(entry.excluded)] or books
         book = min(usable, key=lambda book: len(book.ledger.leases))
         expected = self.fleet.model.output_tokens_expected(entry.demand, book.output_tokens_max(entry.demand))
-        self._book_lease(entry, book, expected, now_s, effects)
+        self._book_lease(entry, book, expected, effects)
 
-    def _release_all(self, now_s: float, effects: list[Effect]) -> None:
+    def _release_all(self, effects: list[Effect]) -> None:
         """Nobody is held outside of enforce: who waits when the mode changes goes now."""
         for entry in list(self.queue.order()):
             self.queue.remove(entry.demand.request_id)
-            self._book_least(entry, self.fleet.of_model(entry.demand.length_class.model), now_s, effects)
+            self._book_least(entry, self.fleet.of_model(entry.demand.length_class.model), effects)
 
     # ---- admissions
 
@@ -234,44 +236,33 @@ class Gate:
         if not len(self.queue):
             return
         if self.mode is not Mode.ENFORCE:
-            self._release_all(now_s, effects)
+            self._release_all(effects)
             return
         books = self.fleet.fresh(now_s)
         for choice in self.placement.choices(books, now_s, look_behind=look_behind):
             self.queue.remove(choice.entry.demand.request_id, admitted=True)
             self.shedding.forecast.learn(choice.entry, now_s)
-            self._reserve(choice, now_s, effects)
+            self._reserve(choice, effects)
 
-    def _reserve(self, choice: Choice, now_s: float, effects: list[Effect]) -> None:
+    def _reserve(self, choice: Choice, effects: list[Effect]) -> None:
         demand, book = choice.entry.demand, choice.book
         cap = book.output_tokens_max(demand)
         expected = self.fleet.model.output_tokens_expected(demand, cap)
         tokens = self.queue.output_tokens_expected(demand, expected)
         forecast = book.block_steps(choice.verdict.curves)
         charge = used_block_steps(book.ledger, demand, min(tokens, cap))
+        ask = (None, None) if self.several is None else self.several.ask(choice.entry, book)
         self.queue.charge_ahead_of_end(demand, charge, forecast)
         self._book_lease(
-            choice.entry, book, expected, now_s, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer
+            choice.entry, book, expected, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer, ask=ask
         )
 
     def _book_lease(
-        self, entry: Waiting, book: Book, output_tokens_forecast: float, now_s: float, effects: list[Effect], *,
-        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None,
+        self, entry: Waiting, book: Book, output_tokens_forecast: float, effects: list[Effect], *,
+        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None, ask: Ask = (None, None),
     ) -> None:  # fmt: skip
-        demand = entry.demand
-        lease = Lease(
-            lease_id=f"{demand.request_id}.{len(entry.excluded)}",
-            demand=demand,
-            replica=book.spec.name,
-            output_tokens_max=book.output_tokens_max(demand),
-            sent_s=now_s,
-            sent_steps=book.steps_now(now_s),
-            streaming=entry.streaming,
-            output_tokens_forecast=output_tokens_forecast,
-            cached_tokens=int(self.fleet.warmth.cached_tokens(demand, (book.spec.name,))[0]),
-        )
-        self.leases.start(demand.request_id, Open(lease, entry.excluded, *charge), newcomer)
-        effects.append(Reserve(demand.request_id, lease))
+        lease = self.leases.start(entry, book, output_tokens_forecast, charge=charge, newcomer=newcomer)
+        effects.append(Reserve(entry.demand.request_id, lease, *ask))
 
     # ---- ends
 
@@ -298,6 +289,8 @@ class Gate:
         if per_sequence > 0:
             self.fleet.model.learn(demand, per_sequence, natural=event.natural)
         book = self.fleet.books.get(lease.replica)
+        if self.several is not None:
+            self.several.exchange.ended(lease, event, tokens, kv_limited=book is not None and book.kv_limited)
         self._settle(opened, per_sequence, book)
         if book is not None and event.outcome is Outcome.COMPLETED:
             book.feedback.completed(demand.prompt_tokens, tokens, kv_limited=book.kv_limited)
@@ -324,6 +317,19 @@ class Gate:
             self._shed(request_id, refusal, effects)
             return
         self.queue.push(Waiting(demand, now_s, opened.lease.streaming, opened.forecast, 0.0, excluded), front=True)
+
+    def _back_to_queue(self, request_id: str, retry_s: float, now_s: float, effects: list[Effect]) -> None:
+        """The store has no room for it: nothing is charged, and it waits in its place, or takes one if it had not waited yet."""
+        opened = self.leases.end(request_id, effects)
+        if opened is None:
+            return
+        entry, demand = opened.entry, opened.lease.demand
+        self.queue.take_back(demand, opened.charge, opened.forecast)
+        hold_off(entry, opened.lease.replica, now_s, retry_s)
+        if entry.sequence:
+            self.queue.put_back(entry)
+        else:
+            self._enqueue(entry, self.queue.exceeds(demand), self.fleet.of_model(demand.length_class.model), now_s, effects)
 
     def _review(self, now_s: float, effects: list[Effect]) -> None:
         """Shed whose deadline has come; promise a place to those standing by where that can be done by now, or shed them too."""

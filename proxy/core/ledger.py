@@ -69,7 +69,7 @@ class Ledger(Leases):
     @property
     def occupied(self) -> bool:
         """Whether anybody has anything here."""
-        return bool(self.leases) or (self.peers is not None and self.peers.load.leases > 0.0)
+        return bool(self.leases) or (self.peers is not None and self.peers.load.leases >= 0.5)
 
     @property
     def sequences_of_others(self) -> int:

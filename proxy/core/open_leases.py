@@ -15,24 +15,31 @@ answers of five tokens several times what they took.) The steps of its prefill a
 
 from dataclasses import dataclass
 
+from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.events import Effect, Release
 from proxy.core.fleet import Fleet
 from proxy.core.ledger import Lease, Ledger
 from proxy.core.newcomers import Newcomer
+from proxy.core.wait_queue import Waiting
 
 
 @dataclass(slots=True)
 class Open:
-    """A request with a lease. ``excluded`` are replicas that failed it; ``charge`` is what its tenant was charged when ``forecast``
-    block-steps were expected.
+    """A request with a lease, as it was in the queue. ``charge`` is what its tenant was charged when ``forecast`` block-steps were
+    expected.
     """
 
     lease: Lease
-    excluded: set[str]
-    charge: float
+    entry: Waiting
+    charge: float = 0.0
     forecast: float = 0.0
     voided: bool = False
+
+    @property
+    def excluded(self) -> set[str]:
+        """Replicas that failed it."""
+        return self.entry.excluded
 
 
 class OpenLeases:
@@ -49,12 +56,28 @@ class OpenLeases:
         """Leases that have not ended."""
         return self.started - self.ended
 
-    def start(self, request_id: str, opened: Open, newcomer: Newcomer | None = None) -> None:
-        """Book a lease on its replica's ledger, with the forecast it was admitted with, if any."""
-        assert request_id not in self._open, request_id
-        self._fleet.add(opened.lease, newcomer)
-        self._open[request_id] = opened
+    def start(
+        self, entry: Waiting, book: Book, output_tokens_forecast: float, *,
+        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None,
+    ) -> Lease:  # fmt: skip
+        """Book a lease for ``entry`` on ``book``: ``charge`` and the forecast it was made by, ``newcomer`` its curves there, if any."""
+        demand, name = entry.demand, book.spec.name
+        assert demand.request_id not in self._open, demand.request_id
+        lease = Lease(
+            lease_id=f"{demand.request_id}.{len(entry.excluded)}" + (f".{entry.refusals}" if entry.refusals else ""),
+            demand=demand,
+            replica=name,
+            output_tokens_max=book.output_tokens_max(demand),
+            sent_s=self.now_s,
+            sent_steps=book.steps_now(self.now_s),
+            streaming=entry.streaming,
+            output_tokens_forecast=output_tokens_forecast,
+            cached_tokens=int(self._fleet.warmth.cached_tokens(demand, (name,))[0]),
+        )
+        self._fleet.add(lease, newcomer)
+        self._open[demand.request_id] = Open(lease, entry, *charge)
         self.started += 1
+        return lease
 
     def get(self, request_id: str) -> Open | None:
         """The request, if it is still known."""

@@ -182,6 +182,8 @@ class Placement:
         binding = book.binding(entry.demand, headroom_ratio, now_s, cached_tokens)
         if binding is Binding.NONE and self._paced_out(entry, book, headroom_ratio, curves, now_s, crowd):
             return Binding.PACING
+        if entry.held_off and binding is Binding.NONE and now_s < entry.held_off.get(book.spec.name, now_s):
+            return Binding.PEERS
         return binding
 
     @staticmethod

@@ -51,6 +51,7 @@ class Binding(StrEnum):
     PACING = "pacing"
     BURST = "preemption_burst"
     RECOVERY = "cache_recovery"
+    PEERS = "peers"
     WEDGED = "wedged"
     UNAVAILABLE = "unavailable"
 

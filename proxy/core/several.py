@@ -8,19 +8,33 @@ The store's clock is known from what it tells: every record comes with it (``ahe
 Fails: before the first record has come the two clocks are taken as one.
 """
 
+from math import inf
+
+from proxy.core.backfill import earliest_start
+from proxy.core.book import Book
 from proxy.core.events import Observed, Offered, PeersTold, RecordTold, ReplicaEvent
+from proxy.core.exchange import Exchange
 from proxy.core.fleet import Fleet
-from proxy.core.shared import Record
+from proxy.core.grid import FloatArray
+from proxy.core.replica import ReplicaPhase
+from proxy.core.shared import Head, Rank, Record
 from proxy.core.shared_book import SharedBook
+from proxy.core.wait_queue import Waiting, WaitQueue
+
+REFUSED_AGAIN_S = 0.05  # our own row there is older than our ledger: until it is written again the store will say the same
+
+Ask = tuple[FloatArray | None, Rank | None]  # what ``Reserve`` carries besides the lease
 
 
 class Several:
     """The shared side of one gate. ``proxies_apart`` is how many were known when the store was lost; None while it is in reach."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, queue: WaitQueue) -> None:
         self.ahead_s = 0.0
         self.proxies_apart: int | None = None
+        self.exchange = Exchange(fleet, queue)
         self._fleet = fleet
+        self._queue = queue
         self._books: dict[str, SharedBook] = {}
 
     def __repr__(self) -> str:
@@ -48,6 +62,53 @@ class Several:
         book = self.book(replica)
         return None if book is None else book.record_now(holder, now_s, now_s + self.ahead_s)
 
+    # ---- what a request asks of the store
+
+    def ask(self, entry: Waiting, book: Book) -> Ask:
+        """The row that ``entry`` adds on ``book``, from now on, and its rank. To be asked before it is booked or charged."""
+        shared = self.book(book.spec.name)
+        return None if shared is None else shared.row_of_newcomer(entry), self.rank(entry)
+
+    def rank(self, entry: Waiting) -> Rank:
+        """The place of ``entry`` among all who wait."""
+        demand = entry.demand
+        return Rank(-float(demand.priority), self._queue.virtual(demand), entry.start_by_s + self.ahead_s)
+
+    def heads(self, now_s: float) -> dict[str, list[Head]]:
+        """By replica, the first of every priority that waits here for it; of replicas that have a record."""
+        found: dict[str, list[Head]] = {name: [] for name in self._fleet.books}
+        for entry in self._queue.heads():
+            book = self._tentative(entry, now_s)
+            shared = None if book is None else self.book(book.spec.name)
+            if shared is None or book is None or shared.record is None:
+                continue
+            steps = shared.record.steps_at(now_s + self.ahead_s)
+            reserved = entry.reservation
+            if reserved is not None and reserved.replica == book.spec.name:
+                start = reserved.step
+            else:
+                earliest = earliest_start(book, book.newcomer(entry.demand, now_s, entry.curves).curves, now_s)
+                start = inf if earliest is None else earliest[0]
+            ready = steps + max(0.0, start - book.steps_now(now_s))
+            row = shared.row_of_newcomer(entry)
+            found[book.spec.name].append(Head(entry.demand.request_id, self.rank(entry), row, steps, ready))
+        return found
+
+    def _tentative(self, entry: Waiting, now_s: float) -> Book | None:
+        """The replica that ``entry`` waits for: where room is reserved for it, else the nearest miss."""
+        books = [
+            book
+            for book in self._fleet.of_model(entry.demand.length_class.model)
+            if book.phase is ReplicaPhase.SERVING and not book.spec.among(entry.excluded) and book.fits_alone(entry.demand)
+        ]
+        if entry.reservation is not None:
+            for book in books:
+                if book.spec.name == entry.reservation.replica:
+                    return book
+        return max(
+            books, key=lambda book: book.headroom_with(book.newcomer(entry.demand, now_s, entry.curves), now_s), default=None
+        )
+
     # ---- what the store tells
 
     def told(self, event: PeersTold | RecordTold | Offered, now_s: float) -> bool:
@@ -64,8 +125,9 @@ class Several:
                 restarted = book is not None and book.adopt(record, now_s, store_s)
                 if restarted:
                     self._fleet.restarted(record.replica)
-            case Offered():
-                pass  # the gate looks at its queue after every event
+            case Offered(replica):  # the gate looks at its queue after every event
+                for head in self._queue.heads():
+                    head.held_off.pop(replica, None)
         self._fleet.changed_load()
         return restarted
 
@@ -87,6 +149,18 @@ class Several:
         for book in self.books():
             book.keep_to_share(proxies, now_s)
 
+    def has_share(self, replica: str, lease_id: str, proxies: int, now_s: float) -> bool:
+        """Whether a lease that the store did not answer for is within our share of ``proxies``: then it counts as granted."""
+        shared = self.book(replica)
+        return shared is not None and shared.has_share(lease_id, proxies, now_s)
+
     def back(self) -> None:
         """The store has taken all our rows anew. What others have is told next; until then they have what is not our share."""
         self.proxies_apart = None
+
+
+def hold_off(entry: Waiting, replica: str, now_s: float, retry_s: float) -> None:
+    """The store refused ``entry`` there: it is not asked again for ``retry_s``, and not at once when it refuses again and again."""
+    entry.refusals += 1
+    until_s = now_s + (retry_s if entry.refusals == 1 else max(retry_s, REFUSED_AGAIN_S))
+    entry.held_off[replica] = until_s

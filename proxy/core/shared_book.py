@@ -16,12 +16,17 @@ Fails: the shared clock runs ahead by what the holder's rate varies, so a row is
 the fraction of a second until its proxy renews it.
 """
 
+import numpy as np
+
 from proxy.core.book import Book
 from proxy.core.grid import FloatArray
+from proxy.core.lease import Lease
 from proxy.core.measurement import LAG_STEPS
 from proxy.core.replica import EngineSample
-from proxy.core.shared import Load, Others, Record, row_of, shifted
+from proxy.core.risk import Risk, peak_of
+from proxy.core.shared import Load, Others, Record, load_of, row_of, shifted
 from proxy.core.sharing import others_apart, share_blocks
+from proxy.core.wait_queue import Waiting
 
 GROWTH_STEPS = 16.0  # over which the growth of a row is taken: a block's worth
 SETTLED_S = 0.5  # what came or went since then may or may not be in the measurement it will be compared with
@@ -57,13 +62,26 @@ class SharedBook:
         """Others have this, where the shared clock is at ``steps_now``."""
         self.apart = False
         own_steps = self.book.steps_now(now_s)  # first: an empty replica's clock stands still until now
-        self.book.ledger.told(others.row, own_steps - (steps_now - others.anchor_steps))
+        row = others.row if load_of(others.row).leases >= 0.5 else np.zeros_like(others.row)  # nothing is left of rounding either
+        self.book.ledger.told(row, own_steps - (steps_now - others.anchor_steps))
 
-    def share_blocks(self, proxies: int, now_s: float) -> float:
-        """Blocks that we may fill by ourselves, one of ``proxies`` that do not hear of each other."""
+    def share_blocks(self, proxies: int, now_s: float, *, without: Lease | None = None) -> float:
+        """Blocks that we may fill by ourselves, one of ``proxies`` that do not hear of each other; ``without`` one just sent."""
         low, high = self._interval(now_s)
+        if without is not None:
+            high = max(low, high - self.book.prompt_blocks(without.demand))
         usable, measured = float(self.book.spec.usable_blocks), self.book.measured_blocks
         return share_blocks(usable, proxies, held_blocks=high, unplaced_blocks=high - low, measured_blocks=measured)
+
+    def has_share(self, lease_id: str, proxies: int, now_s: float) -> bool:
+        """Whether our leases, this one just sent among them, stay within our share."""
+        ledger = self.book.ledger
+        lease = ledger.leases.get(lease_id)
+        if lease is None:
+            return False
+        if len(ledger.leases) == 1 and not ledger.sequences_of_others and self.book.reconciler.bias_blocks < 1.0:
+            return True  # the replica is empty but for it
+        return peak_of(ledger.own(), Risk(self.book.feedback.z, 0.0, 0.0)) <= self.share_blocks(proxies, now_s, without=lease)
 
     def keep_to_share(self, proxies: int, now_s: float) -> None:
         """The store is out of reach, or the replica was scraped while it is: others have what is not our share."""
@@ -108,6 +126,14 @@ class SharedBook:
             prefill_tokens=book.saturation.own_backlog_tokens(now_s),
         )
         return shifted(row_of(load, ledger.own()), book.steps_now(now_s) - ledger.anchor_steps, book.grid)
+
+    def row_of_newcomer(self, entry: Waiting) -> FloatArray:
+        """What ``entry`` adds if it is admitted now, counted from now; blocks that we hold there already are not counted again."""
+        book, demand = self.book, entry.demand
+        curves = book.ledger.demand_curves(demand, book.output_tokens_max(demand), entry.curves)
+        blocks = book.prompt_blocks(demand)
+        load = Load(1.0, float(demand.sequences), 0.0, blocks, 0.0, float(demand.prompt_tokens))
+        return row_of(load, np.stack(curves.arrays()))
 
     def _interval(self, now_s: float) -> tuple[float, float]:
         """Blocks that our leases hold now: certainly, and at most."""

@@ -83,13 +83,20 @@ def bucket(tokens: int | None) -> int:
     return -1 if tokens is None else (max(tokens, 1).bit_length() + 1) // 2
 
 
+def leaf_name(demand: Demand) -> Key:
+    """What names a demand's leaf, in any process alike: model, tenant, tools, and the buckets of its prompt and its cap."""
+    kind = demand.length_class
+    return kind.model, kind.tenant, kind.tools, bucket(demand.prompt_tokens_longest), bucket(demand.output_tokens_max)
+
+
+def chain_of(name: Key) -> tuple[Key, ...]:
+    """The classes of a leaf, from the root to itself."""
+    return (), name[:1], name[:3], name[:4], name
+
+
 def class_chain(demand: Demand) -> tuple[Key, ...]:
     """The classes a demand belongs to, from the root to the leaf."""
-    kind = demand.length_class
-    model: Key = (kind.model,)
-    group: Key = (*model, kind.tenant, kind.tools)
-    prompt: Key = (*group, bucket(demand.prompt_tokens_longest))
-    return ((), model, group, prompt, (*prompt, bucket(demand.output_tokens_max)))
+    return chain_of(leaf_name(demand))
 
 
 class SurvivalModel:
@@ -130,14 +137,13 @@ class SurvivalModel:
         """Rows of the demand's classes from the root on, made where missing and while there is room."""
         if demand is self._asked:
             return self._answer
-        kind = demand.length_class
-        name = (kind.model, kind.tenant, kind.tools, bucket(demand.prompt_tokens_longest), bucket(demand.output_tokens_max))
-        self._asked, self._answer = demand, self._chains.get(name) or self._made_chain(class_chain(demand), name)
+        name = leaf_name(demand)
+        self._asked, self._answer = demand, self._chains.get(name) or self._made_chain(name)
         return self._answer
 
-    def _made_chain(self, keys: tuple[Key, ...], name: Key) -> tuple[int, ...]:
+    def _made_chain(self, name: Key) -> tuple[int, ...]:
         chain: list[int] = []
-        for key in keys:
+        for key in chain_of(name):
             row = self._rows.get(key)
             if row is None:
                 if len(self._rows) >= CLASSES_MAX:
@@ -163,11 +169,18 @@ class SurvivalModel:
 
     def learn(self, demand: Demand, tokens: float, *, natural: bool) -> None:
         """Take in one finished output of ``tokens`` tokens; ``natural`` is False for every censored end."""
+        self._learn(self._chain(demand), tokens, natural=natural)
+
+    def learn_of(self, name: Key, tokens: float, *, natural: bool) -> None:
+        """As ``learn``, of a request that somebody else saw end, by its ``leaf_name``."""
+        self._learn(self._chains.get(name) or self._made_chain(name), tokens, natural=natural)
+
+    def _learn(self, chain: tuple[int, ...], tokens: float, *, natural: bool) -> None:
         self.completions_total += 1
         last = min(bisect_right(EDGE_LIST, tokens) - 1, BINS - 1)
         part = min(1.0, (tokens - EDGE_LIST[last]) / (EDGE_LIST[last + 1] - EDGE_LIST[last]))
         keep = 1.0 - 1.0 / FORGET_COMPLETIONS
-        for row in self._chain(demand):
+        for row in chain:
             expected = self.hazard(row, tokens)
             ends, exposure = self._ends[row], self._exposure[row]
             ends *= keep

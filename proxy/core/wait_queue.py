@@ -14,6 +14,7 @@ band for as long as the higher ones fill the pools; deadlines end that wait with
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import islice
 from math import inf
 
 from proxy.core.bands import Ahead, Band, TenantLine
@@ -43,6 +44,9 @@ class WaitQueue:
         self._bands: dict[int, Band] = {}
         self._by_id: dict[str, Waiting] = {}
         self._sequence = 0
+        self.charged: dict[tuple[int, str], float] | None = (
+            None  # by priority and tenant, token-time per weight since last taken; None: nobody asks
+        )
 
     def __len__(self) -> int:
         """Requests waiting."""
@@ -75,6 +79,19 @@ class WaitQueue:
         if not tenant.waiting:
             tenant.virtual = max(tenant.virtual, band.start())
         self._lapse(tenant)
+        self._insert(entry, band, tenant)
+
+    def put_back(self, entry: Waiting) -> None:
+        """One that was removed as admitted did not get its place: it waits where it did before."""
+        self._sequence += 1
+        band, tenant = self._account(entry)
+        self._lapse(tenant)
+        for drain in (self.drain, tenant.drain):
+            drain.admitted(-entry.charge_block_steps)
+        self._insert(entry, band, tenant)
+
+    def _insert(self, entry: Waiting, band: Band, tenant: TenantLine) -> None:
+        demand = entry.demand
         insort(tenant.waiting, entry, key=sort_key)
         self._by_id[demand.request_id] = entry
         heapq.heappush(self._deadlines, (entry.start_by_s, self._sequence, entry))
@@ -118,7 +135,7 @@ class WaitQueue:
 
     def _account(self, entry: Waiting) -> tuple[Band, TenantLine]:
         band = self._bands[entry.demand.priority]
-        return band, band.tenants[entry.demand.tenant]
+        return band, band.tenant(entry.demand.tenant)
 
     def promise(self, entry: Waiting) -> None:
         """One that stood by will start in time after all: it joins the promised ones of its tenant, as if it had come now."""
@@ -138,9 +155,40 @@ class WaitQueue:
         """Account token-time to a tenant; negative to give back what was not used."""
         band = self._bands.setdefault(demand.priority, Band())
         tenant = band.tenant(demand.tenant)
-        tenant.virtual += block_steps / max(demand.tenant_weight, 1e-6)
+        virtual = block_steps / max(demand.tenant_weight, 1e-6)
+        tenant.virtual += virtual
         if block_steps > 0.0:
             band.clock = max(band.clock, tenant.virtual)
+        if self.charged is not None:
+            key = (demand.priority, demand.tenant)
+            self.charged[key] = self.charged.get(key, 0.0) + virtual
+
+    def charged_elsewhere(self, priority: int, tenant: str, virtual: float) -> None:
+        """Another queue of the same tenants has charged one of them so much token-time per weight."""
+        band = self._bands.setdefault(priority, Band())
+        account = band.tenant(tenant)
+        account.virtual += virtual
+        if virtual > 0.0:
+            band.clock = max(band.clock, account.virtual)
+
+    def clocks(self) -> dict[int, float]:
+        """Virtual time of whoever was served last, by priority."""
+        return {priority: band.clock for priority, band in self._bands.items()}
+
+    def clock_elsewhere(self, priority: int, virtual: float) -> None:
+        """In another queue of the same tenants one was served who had come so far: nobody begins here with credit over it."""
+        band = self._bands.setdefault(priority, Band())
+        band.clock = max(band.clock, virtual)
+
+    def virtual(self, demand: Demand) -> float:
+        """Virtual time of the demand's tenant, from which it is served."""
+        band = self._bands.get(demand.priority)
+        if band is None:
+            return 0.0
+        tenant = band.tenants.get(demand.tenant)
+        if tenant is None:
+            return band.start()
+        return tenant.virtual if tenant.waiting else max(tenant.virtual, band.start())
 
     def output_tokens_expected(self, demand: Demand, forecast: float) -> float:
         """Output tokens to charge a request for; ``forecast`` is what to think before any has ended."""
@@ -153,6 +201,14 @@ class WaitQueue:
         """Account the expected token-time of an admission; ``forecast`` is that of its curves."""
         self.charge(demand, block_steps)
         self._line(demand).scale.admitted(block_steps, forecast)
+
+    def take_back(self, demand: Demand, block_steps: float, forecast: float) -> None:
+        """An admission that was charged so did not come about. Where it was what came furthest, the band's clock goes back as well."""
+        band, furthest = self._bands[demand.priority], self._line(demand).virtual
+        self.charge(demand, -block_steps)
+        if band.clock <= furthest:
+            band.clock = max(tenant.virtual for tenant in band.tenants.values())
+        self._line(demand).scale.returned(block_steps, forecast)
 
     def settle(self, demand: Demand, charged: float, used: float, output_tokens: float) -> None:
         """A request took ``used`` block-steps where ``charged`` were charged, with so many tokens out of each sequence."""
@@ -176,16 +232,11 @@ class WaitQueue:
     def order(self) -> Iterator[Waiting]:
         """Everybody in the order in which room is offered, as if each were charged in turn."""
         for priority in sorted(self._bands, reverse=True):
-            heap = [(tenant.virtual, name, 0) for name, tenant in self._bands[priority].tenants.items() if tenant.waiting]
-            heapq.heapify(heap)
-            while heap:
-                virtual, name, index = heapq.heappop(heap)
-                tenant = self._bands[priority].tenants[name]
-                entry = tenant.waiting[index]
-                if index + 1 < len(tenant.waiting):
-                    after = virtual + entry.charge_block_steps * tenant.scale.ratio / max(tenant.weight, 1e-6)
-                    heapq.heappush(heap, (after, name, index + 1))
-                yield entry
+            yield from self._bands[priority].order()
+
+    def heads(self) -> list[Waiting]:
+        """The first of every priority that one waits with, the highest first."""
+        return [entry for priority in sorted(self._bands, reverse=True) for entry in islice(self._bands[priority].order(), 1)]
 
     def displaceable(self, demand: Demand) -> list[Waiting] | None:
         """Whom of the lower bands to displace so that ``demand`` has room, the worst first; None when even all of them would not do."""
@@ -204,7 +255,9 @@ class WaitQueue:
         """Requests whose latest start has come, the earliest first."""
         found: list[Waiting] = []
         while self.deadline_s_next() <= now_s:
-            found.append(heapq.heappop(self._deadlines)[2])
+            entry = heapq.heappop(self._deadlines)[2]
+            if entry not in found:  # it may have been put back
+                found.append(entry)
         for entry in found:  # they wait until they are removed
             heapq.heappush(self._deadlines, (entry.start_by_s, abs(entry.sequence), entry))
         return found

@@ -47,6 +47,8 @@ class Waiting:
     start_by_s: float = inf
     rank_s: float = inf
     returning: bool = False  # it was told to come back at about this time
+    refusals: int = 0  # by the store that several proxies share
+    held_off: dict[str, float] = field(default_factory=dict)  # by replica, until when the store need not be asked again
 
     def __post_init__(self) -> None:
         self.bound(self.demand.deadline_s)

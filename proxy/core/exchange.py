@@ -1,0 +1,94 @@
+"""What proxies tell each other now and then, apart from rows: token-time charged to tenants, and how long outputs were.
+
+Decides nothing. *Charges* are told in virtual token-time (block-steps per weight, settled differences included), so that nobody need know
+the weight of a tenant it never saw; they move the virtual times of the others' queues, which then serve a tenant as if all its requests
+had come to one. A queue that begins, or a tenant that comes back, starts at the *clock* of its band, which is the furthest of all queues':
+no credit for its absence anywhere. *Completions* are told as the plain values that the length model and the margin's feedback learn from.
+
+Fails: between two exchanges a tenant spread over N proxies may be served up to N times as fast as it should be.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from proxy.core.events import Finished
+from proxy.core.fleet import Fleet
+from proxy.core.lease import Lease
+from proxy.core.outcome import Outcome
+from proxy.core.survival import Key, leaf_name
+from proxy.core.wait_queue import WaitQueue
+
+COMPLETIONS_KEPT = 5000  # untold ones, while nobody can be told
+TenantKey = tuple[int, str]  # priority and tenant
+
+
+class Completion(NamedTuple):
+    """One request that ended: plain values, alike in every process."""
+
+    replica: str
+    leaf: Key  # of its class of lengths: ``survival.leaf_name``
+    output_tokens: float  # of each sequence
+    natural: bool
+    prompt_tokens: int
+    output_tokens_total: float
+    completed: bool
+    kv_limited: bool  # somebody waited for KV blocks of the replica meanwhile
+
+
+class Exchange:
+    """One gate's side. What was taken is told once."""
+
+    def __init__(self, fleet: Fleet, queue: WaitQueue) -> None:
+        self._fleet = fleet
+        self._queue = queue
+        self._completions: list[Completion] = []
+        queue.charged = {}
+
+    def __repr__(self) -> str:
+        """Counts for people and tests."""
+        return f"<Exchange completions={len(self._completions)} tenants={len(self._queue.charged or ())}>"
+
+    # ---- ours
+
+    def ended(self, lease: Lease, event: Finished, output_tokens: float, *, kv_limited: bool) -> None:
+        """A request of ours ended with so many tokens out of all its sequences."""
+        if len(self._completions) < COMPLETIONS_KEPT:
+            demand = lease.demand
+            self._completions.append(
+                Completion(
+                    lease.replica, leaf_name(demand), output_tokens / demand.sequences, event.natural,
+                    demand.prompt_tokens, output_tokens, event.outcome is Outcome.COMPLETED, kv_limited,
+                )
+            )  # fmt: skip
+
+    def take_completions(self) -> list[Completion]:
+        """Ours since last asked."""
+        taken, self._completions = self._completions, []
+        return taken
+
+    def take_charges(self) -> dict[TenantKey, float]:
+        """Virtual token-time that we charged since last asked; tenants for whom it came to nothing are left out."""
+        taken, self._queue.charged = self._queue.charged or {}, {}
+        return {key: virtual for key, virtual in taken.items() if virtual}
+
+    def clocks(self) -> dict[int, float]:
+        """By priority, the virtual time of whoever was served last."""
+        return self._queue.clocks()
+
+    # ---- the others'
+
+    def charged(self, charges: Mapping[TenantKey, float], clocks: Mapping[int, float]) -> None:
+        """Others have charged this since it was last told, and their clocks stand so."""
+        for (priority, tenant), virtual in charges.items():
+            self._queue.charged_elsewhere(priority, tenant, virtual)
+        for priority, virtual in clocks.items():
+            self._queue.clock_elsewhere(priority, virtual)
+
+    def completed(self, completions: Iterable[Completion], *, history: bool = False) -> None:
+        """Requests of others ended. ``history``: before we began, so that the margins have long counted them."""
+        for one in completions:
+            if one.output_tokens > 0:
+                self._fleet.model.learn_of(one.leaf, one.output_tokens, natural=one.natural)
+            book = self._fleet.books.get(one.replica)
+            if one.completed and book is not None and not history:
+                book.feedback.completed(one.prompt_tokens, one.output_tokens_total, kv_limited=one.kv_limited)
