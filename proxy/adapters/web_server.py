@@ -62,10 +62,13 @@ def _server(app: Callable[..., Awaitable[Any]]) -> _Server:
     )
 
 
-async def serve_until(main: Any, admin: Any, sockets: list[socket.socket], drain: Drain) -> None:
+async def serve_until(
+    main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, alive: int | None = None
+) -> None:
     """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once.
 
-    SIGINT comes from somebody at a terminal, not from a load balancer's owner: it refuses new requests from the start.
+    SIGINT comes from somebody at a terminal, not from a load balancer's owner: it refuses new requests from the start. ``alive`` is the
+    reading end of a pipe that the parent process holds: its end counts as SIGTERM.
     """
     servers = [_server(main), _server(admin)]
     running = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
@@ -79,6 +82,8 @@ async def serve_until(main: Any, admin: Any, sockets: list[socket.socket], drain
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    if alive is not None:
+        loop.add_reader(alive, lambda: (loop.remove_reader(alive), on_signal(signal.SIGTERM)))
     stop = asyncio.create_task(told.wait())
     await asyncio.wait([stop, *running], return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
