@@ -23,20 +23,26 @@ from proxy.adapters.telemetry import PrometheusTelemetry
 from proxy.adapters.tokenizer_loader import TokenizerLoader
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.adapters.web_server import ListenError, listen, serve_until
+from proxy.adapters.worker_processes import Workers
 from proxy.config.credentials import request_headers
-from proxy.config.settings import ServeSettings, effective_policy
-from proxy.core.events import CacheTold
+from proxy.config.redis_url import StoreAddress
+from proxy.config.settings import ServeSettings, SettingsError, effective_policy
+from proxy.core.events import CacheTold, Event
 from proxy.core.gate import Gate
-from proxy.core.policy import Policy, ReplicaPolicy
+from proxy.core.member import Member
+from proxy.core.policy import Policy, ReplicaPolicy, Store
 from proxy.core.replica import ReplicaFacts
 from proxy.ports import Headers
+from proxy.ports.store import SharedStore
 from proxy.serving.admin import admin_app
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.endpoints import Endpoints
+from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, Part, StaticCap
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.services import Services
+from proxy.serving.sharing import Sharing
 from proxy.serving.state import process_state
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.report import describe
@@ -50,12 +56,26 @@ def run_serve(settings: ServeSettings) -> int:
     """Serve until SIGTERM or SIGINT. Raises SettingsError and PolicyError before anything is opened."""
     policy = effective_policy(settings)
     credentials = {replica.name: _fields(replica) for replica in policy.replicas}
+    subscribed = [(one.name, one.kv_events, subscription(one.kv_events)) for one in policy.replicas if one.kv_events is not None]
+    if settings.store is not None:
+        redis_store(settings.store, policy.store)  # what is wrong with it is told now, not by each worker
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     for name in ("httpx", "httpcore", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)  # a line per scrape says nothing
-    try:
+
+    def work(sockets: list[socket.socket], alive: int | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings, policy, credentials))
+            return runner.run(_serve(settings, policy, credentials, subscribed, sockets, alive))
+
+    try:
+        main = listen(settings.host, settings.port)
+        admins = [
+            listen(settings.admin_host, settings.admin_port + index if settings.admin_port else 0)
+            for index in range(settings.workers)
+        ]
+        if settings.workers == 1:
+            return work([main, *admins])
+        return Workers(settings.workers, lambda index, alive: work([main, admins[index]], alive), SystemClock()).run()
     except (ListenError, KvEventsUnavailableError) as error:
         sys.stderr.write(f"kvgate serve: {error}\n")
         return 1
@@ -65,41 +85,77 @@ def _fields(replica: ReplicaPolicy) -> Headers:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request_headers(replica, os.environ)]
 
 
-async def _serve(settings: ServeSettings, policy: Policy, credentials: Mapping[str, Headers]) -> int:
-    subscribed = [(one.name, one.kv_events, subscription(one.kv_events)) for one in policy.replicas if one.kv_events is not None]
-    sockets = [listen(settings.host, settings.port), listen(settings.admin_host, settings.admin_port)]
+async def _serve(
+    settings: ServeSettings, policy: Policy, credentials: Mapping[str, Headers], subscribed: list[tuple[str, str, Subscription]],
+    sockets: list[socket.socket], alive: int | None,
+) -> int:  # fmt: skip
     log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
     async with httpx.AsyncClient(timeout=5.0) as control:
-        services, feeds = _build(policy, credentials, control)
+        addresses = _addresses(sockets)
+        store = None if settings.store is None else redis_store(settings.store, policy.store)
+        services, feeds = _build(policy, credentials, control, store, f"http://{addresses[2]}:{addresses[3]}")
         tasks = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
         tasks += [asyncio.create_task(_follow(services, *one)) for one in subscribed]
         tasks.append(asyncio.create_task(_prepare(services)))
+        if services.exchange is not None:
+            tasks += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         try:
             endpoints = Endpoints(services)
-            log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *_addresses(sockets))
-            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain)
+            log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *addresses)
+            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain, alive)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if services.exchange is not None:
+                await services.exchange.sharing.leave()
             services.dispatcher.close()
             await services.counter.aclose()
             await services.upstream.aclose()
             for feed in feeds:
                 await feed.aclose()
+            if store is not None:
+                await store.aclose()
     return 0
+
+
+def redis_store(address: StoreAddress, patience: Store) -> SharedStore:
+    """The store at an address; nothing is connected yet. Raises SettingsError where it cannot be used."""
+    try:
+        from proxy.adapters.redis_store import RedisStore  # noqa: PLC0415  redis is an extra
+    except ModuleNotFoundError as error:
+        raise SettingsError(["--redis: needs the package redis: pip install 'kvgate[redis]'"]) from error
+    if address.ca_path is not None and not address.ca_path.is_file():
+        raise SettingsError([f"--redis: got ca={address.ca_path}; allowed a file; because the store's certificate is held to it"])
+    return RedisStore(address, timeout_s=patience.timeout_s, lease_s=patience.lease_s)
 
 
 def _addresses(sockets: list[socket.socket]) -> tuple[object, ...]:
     return tuple(part for sock in sockets for part in sock.getsockname()[:2])
 
 
-def _build(policy: Policy, credentials: Mapping[str, Headers], control: httpx.AsyncClient) -> tuple[Services, list[VllmFeed]]:
-    """Put the parts together; nothing is started."""
+def _build(
+    policy: Policy,
+    credentials: Mapping[str, Headers],
+    control: httpx.AsyncClient,
+    store: SharedStore | None = None,
+    admin: str = "",
+) -> tuple[Services, list[VllmFeed]]:
+    """Put the parts together; nothing is started. ``store`` is what other proxies share; ``admin`` is where they find our state."""
     clock = SystemClock()
     telemetry = PrometheusTelemetry(lambda: process_state(services))
     guard = Guard(clock, lambda part: telemetry.internal_error(part.value))
-    dispatcher = Dispatcher(Gate(policy, clock.now_s()), clock, MemoryStore(), guard)
+    gate = Gate(policy, clock.now_s())
+    exchange, leases = None, MemoryStore()
+    if store is not None:
+        member = Member(gate, proxy_name(), policy, clock.now_s())
+
+        def tell_gate(event: Event) -> None:
+            dispatcher.feed(event)
+
+        sharing = Sharing(member, store, clock, guard, tell_gate, telemetry.store_called)
+        exchange = Exchange(sharing, policy, admin, clock, guard)
+    dispatcher = Dispatcher(gate, clock, leases if exchange is None else exchange.sharing, guard)
     counters = TokenizerLoader(policy, control, clock, lambda model: _replica_to_ask(services, model))
     feeds, watchers = [], {}
 
@@ -114,7 +170,8 @@ def _build(policy: Policy, credentials: Mapping[str, Headers], control: httpx.As
             replica.name, replica.url, clock, headers=headers, timeout_s=policy.scrape.timeout_s, kv_blocks=replica.kv_blocks
         )
         feeds.append(feed)
-        watchers[replica.name] = ReplicaWatcher(replica, policy.scrape, feed, dispatcher, guard, report)
+        turns = None if exchange is None else exchange.sharing
+        watchers[replica.name] = ReplicaWatcher(replica, policy.scrape, feed, dispatcher, guard, report, turns)
     services = Services(
         policy=policy,
         clock=clock,
@@ -131,8 +188,14 @@ def _build(policy: Policy, credentials: Mapping[str, Headers], control: httpx.As
         credentials=credentials,
         chance=random.random,
         request_id=lambda: uuid.uuid4().hex,
+        exchange=exchange,
     )
     return services, feeds
+
+
+def proxy_name() -> str:
+    """A name that no other proxy has or had: numbers of reservations begin anew with it."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 def _replica_to_ask(services: Services, model: str | None) -> str | None:

@@ -3,7 +3,9 @@
 It keeps the set of leases that are out, so that tests and metrics can tell a lease that never ended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from proxy.core.events import Event, Granted, Refused, Reserve
 
 
 class MemoryStore:
@@ -12,12 +14,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self._held: set[tuple[str, str]] = set()
 
-    def reserve(self, replica: str, lease_id: str, done: Callable[[bool], None]) -> None:
+    def reserve(self, effect: Reserve, done: Callable[[Sequence[Event]], None]) -> None:
         """Grant it; refuse an id that is already held."""
-        key = (replica, lease_id)
+        key = (effect.lease.replica, effect.lease.lease_id)
         fresh = key not in self._held
         self._held.add(key)
-        done(fresh)
+        done([Granted(effect.request_id) if fresh else Refused(effect.request_id)])
 
     def release(self, replica: str, lease_id: str) -> None:
         """End it; unknown ids are ignored."""

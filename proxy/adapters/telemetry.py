@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from proxy import __version__
+from proxy.adapters.store_metrics import store_metrics
 from proxy.core.outcome import Mode
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
@@ -20,6 +21,7 @@ from proxy.ports import ProcessState, RequestRecord
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 TPOT_SECONDS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
+STORE_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 log = logging.getLogger("kvgate.request")
 
@@ -39,6 +41,8 @@ class _StateCollector(Collector):
         state = self._state()
         yield from self._process(state)
         yield from self._replicas(state)
+        if state.store is not None:
+            yield from store_metrics(state.store)
 
     @staticmethod
     def _process(state: ProcessState) -> Iterator[Metric]:
@@ -165,6 +169,9 @@ class PrometheusTelemetry:
         self._ttft = self._histogram("kvgate_ttft_seconds", "Arrival to first token, queue included", SECONDS)
         self._tpot = self._histogram("kvgate_tpot_seconds", "Per output token after the first", TPOT_SECONDS)
         self._total = self._histogram("kvgate_request_seconds", "Arrival to end", SECONDS)
+        self._store = Histogram(
+            "kvgate_store_seconds", "Answers of the shared store", ("call",), buckets=STORE_SECONDS, registry=self.registry
+        )
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, ("traffic_class",), buckets=buckets, registry=self.registry)
@@ -196,6 +203,10 @@ class PrometheusTelemetry:
     def internal_error(self, part: str) -> None:
         """Count a fault inside kvgate."""
         self._errors.labels(part).inc()
+
+    def store_called(self, call: str, seconds: float) -> None:
+        """The shared store answered a call of that kind."""
+        self._store.labels(call).observe(seconds)
 
     def exposition(self) -> tuple[bytes, bytes]:
         """Content type and text."""

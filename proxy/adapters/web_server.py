@@ -62,9 +62,7 @@ def _server(app: Callable[..., Awaitable[Any]]) -> _Server:
     )
 
 
-async def serve_until(
-    main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, alive: int | None = None
-) -> None:
+async def serve_until(main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, alive: int | None = None) -> None:
     """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once.
 
     SIGINT comes from somebody at a terminal, not from a load balancer's owner: it refuses new requests from the start. ``alive`` is the
@@ -83,7 +81,13 @@ async def serve_until(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     if alive is not None:
-        loop.add_reader(alive, lambda: (loop.remove_reader(alive), on_signal(signal.SIGTERM)))
+        parent = alive
+
+        def on_end() -> None:
+            loop.remove_reader(parent)
+            on_signal(signal.SIGTERM)
+
+        loop.add_reader(parent, on_end)
     stop = asyncio.create_task(told.wait())
     await asyncio.wait([stop, *running], return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

@@ -15,8 +15,12 @@ FLAGS = (
     ("admin-host", "ADDRESS", f"where /metrics, /health, /ready and the switches are served (default: {ADMIN_HOST})"),
     ("admin-port", "PORT", "the port for those (default: 8081)"),
     ("tokenizer", "DIR|NAME", "the model's tokenizer, a folder or a name (default: as each replica's /v1/models tells)"),
-    ("redis", "URL", "shared state for several proxies; not in this version, which refuses it"),
-    ("workers", "N", "processes; more than 1 needs shared state, which this version does not have (default: 1)"),
+    ("redis", "URL", "the store that all proxies before the same replicas share (default: none, this is the only one)"),
+    (
+        "workers",
+        "N",
+        "processes; more than 1 needs --redis. Each has an admin port of its own, from --admin-port on (default: 1)",
+    ),
     ("kv-blocks", "N", "num_gpu_blocks of every replica, for replicas that run with --disable-log-stats"),
     ("log-level", "LEVEL", f"one of {', '.join(LogLevel)} (default: info)"),
 )

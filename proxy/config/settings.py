@@ -11,6 +11,7 @@ from pathlib import Path
 
 from proxy.config.faults import did_you_mean, quoted
 from proxy.config.policy_file import default_path, load
+from proxy.config.redis_url import ALLOWED_REDIS, RedisUrlError, StoreAddress, store_address
 from proxy.config.replica_url import ALLOWED, ReplicaUrlError, normal_url
 from proxy.config.schema import replica_name
 from proxy.core.policy import Policy, ReplicaPolicy
@@ -31,6 +32,7 @@ VARIABLES: Mapping[str, str] = {
 """Flag (its ``argparse`` name) to the variable that stands in for it."""
 
 
+PORT_MAX = 65_535
 HOST = "0.0.0.0"  # noqa: S104  a proxy is there to be reached
 ADMIN_HOST = "127.0.0.1"  # metrics and switches are for the inside
 
@@ -63,7 +65,7 @@ class ServeSettings:
     admin_host: str = ADMIN_HOST
     admin_port: int = 8081
     tokenizer: str | None = None
-    redis_url: str | None = None
+    store: StoreAddress | None = None  # None: this process is the only one before its replicas
     workers: int = 1
     kv_blocks: int | None = None
     log_level: LogLevel = LogLevel.INFO
@@ -116,6 +118,17 @@ class _Source:
                 self.faults.append(f"{origin}: got {shown}; allowed {ALLOWED}; because {error}")
         return tuple(dict.fromkeys(found))
 
+    def store(self) -> StoreAddress | None:
+        """Return the shared store's address; what was got is not shown, for it may hold a password."""
+        origin, values = self.words("redis")
+        if not values:
+            return None
+        try:
+            return store_address(values[0])
+        except RedisUrlError as error:
+            self.faults.append(f"{origin}: got an address not shown here; allowed {ALLOWED_REDIS}; because {error}")
+            return None
+
     def log_level(self) -> LogLevel:
         """Return the log level."""
         origin, values = self.words("log_level")
@@ -137,34 +150,38 @@ def read_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
         replica_urls=source.urls(),
         policy_path=Path(policy) if policy else None,
         host=source.text("host") or HOST,
-        port=source.integer("port", 8080, 0, 65_535, "it is a TCP port") or 0,
+        port=source.integer("port", 8080, 0, PORT_MAX, "it is a TCP port") or 0,
         admin_host=source.text("admin_host") or ADMIN_HOST,
-        admin_port=source.integer("admin_port", 8081, 0, 65_535, "it is a TCP port") or 0,
+        admin_port=source.integer("admin_port", 8081, 0, PORT_MAX, "it is a TCP port") or 0,
         tokenizer=source.text("tokenizer"),
-        redis_url=source.text("redis"),
+        store=source.store(),
         workers=source.integer("workers", 1, 1, 1024, "each is a process") or 1,
         kv_blocks=source.integer("kv_blocks", None, 2, 100_000_000, "one block is the engine's null block, so two are the least"),
         log_level=source.log_level(),
     )
-    faults = source.faults + _together(settings)
+    faults = source.faults + _together(settings, shared=settings.store is not None or bool(source.words("redis")[1]))
     if faults:
         raise SettingsError(faults)
     return settings
 
 
-def _together(settings: ServeSettings) -> list[str]:
-    """Return what is wrong with the settings as a whole."""
+def _together(settings: ServeSettings, *, shared: bool) -> list[str]:
+    """Return what is wrong with the settings as a whole. ``shared``: an address of a store was given, right or wrong."""
     faults = []
-    if settings.redis_url:
-        faults.append(
-            "--redis: this version holds its state in one process; shared state in Redis is not there yet: leave the flag out"
-        )
-    if settings.workers > 1:
+    if settings.workers > 1 and not shared:
         because = "workers would each fill the same KV cache without knowing of the others"
-        faults.append(f"--workers: got {settings.workers}; allowed 1; because without shared state {because}")
-    if settings.port == settings.admin_port != 0:
+        faults.append(f"--workers: got {settings.workers}; allowed 1, or --redis URL; because without shared state {because}")
+    first, last = settings.admin_port, settings.admin_port + settings.workers - 1
+    if first != 0 and first <= settings.port <= last:
+        got = (
+            f"{first}, which is --port"
+            if first == last
+            else f"{first} to {last} for {settings.workers} workers, one of them --port"
+        )
+        faults.append(f"--admin-port: got {got}; allowed another port; because both are listened on")
+    if last > PORT_MAX:
         faults.append(
-            f"--admin-port: got {settings.admin_port}, which is --port; allowed another port; because both are listened on"
+            f"--admin-port: got {first} to {last} for {settings.workers} workers; allowed up to {PORT_MAX}; because each has its own"
         )
     return faults
 

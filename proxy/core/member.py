@@ -46,6 +46,7 @@ class Member:
         self.holds: set[str] = set()  # replicas whose record is ours to publish
         self.reserving: dict[str, CallReserve] = {}  # by request
         self.granted_apart_total = self.unanswered_total = 0
+        self.timeout_s = policy.store.timeout_s
         self._store = policy.store
         self._scrape_lease_s = SCRAPE_LEASE_RATIO * policy.scrape.interval_s
         self._calls: list[StoreCall] = []
@@ -118,10 +119,11 @@ class Member:
         if self._epoch is not None:
             self._publish(replica, now_s)
 
-    def answered(self, call: StoreCall, reply: StoreReply, *, store_s: float, asked_s: float, now_s: float) -> list[Event]:
-        """A call was answered; ``store_s`` is the store's time at which it was. Returns what the gate is to be told, in order."""
+    def answered(self, call: StoreCall, reply: StoreReply, *, store_s: float | None, asked_s: float, now_s: float) -> list[Event]:
+        """A call was answered, at ``store_s`` of the store's clock where it tells. Returns what the gate is to be told, in order."""
         self.touch.answered(asked_s)
-        self.clock.heard(store_s, asked_s, now_s)
+        if store_s is not None:
+            self.clock.heard(store_s, asked_s, now_s)
         self.several.ahead_s = self.clock.offset_s
         match call, reply:
             case CallReserve(), ReserveReply():

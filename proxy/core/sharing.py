@@ -40,6 +40,11 @@ class StoreClock:
         """Reading for people and tests."""
         return f"<StoreClock offset={self.offset_s:.6f} round_trip={self.round_trip_s:.6f}>"
 
+    @property
+    def known(self) -> bool:
+        """Whether it has been read."""
+        return self.round_trip_s < inf
+
     def heard(self, store_s: float, asked_s: float, answered_s: float) -> None:
         """An answer that tells the store's time; ``asked_s`` and ``answered_s`` are by one's own clock."""
         round_trip_s = answered_s - asked_s

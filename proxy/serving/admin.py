@@ -1,7 +1,8 @@
 """The inside port: metrics, health, and the state of every replica for people and tests.
 
 ``GET /admin/replicas`` tells per replica, and of a data-parallel server per engine, what the gate believes beside what the engine says;
-``?history=1`` adds the last comparisons, each made at the instant of its scrape. ``GET /admin/state`` is the gate's own account of itself.
+``?history=1`` adds the last comparisons, each made at the instant of its scrape. ``GET /admin/proxies`` tells who shares the
+replicas, by which policy, and how this proxy stands with the store. ``GET /admin/state`` is the gate's own account of itself.
 """
 
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from starlette.routing import Route
 
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
+from proxy.serving.state import store_state
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import Answer
 
@@ -41,6 +43,18 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
         watchers = services.watchers.values()
         return JSONResponse([replica_state(services, one, name, history=history) for one in watchers for name in one.names])
 
+    async def proxies(_: Request) -> Response:
+        if services.exchange is None:
+            return JSONResponse({"store": None, "proxies": []})
+        found = asdict(store_state(services.exchange, services.clock.now_s()))
+        cards, member = found.pop("proxies"), services.exchange.sharing.member
+        store_s = member.store_s(services.clock.now_s())
+        for card in cards:
+            card |= {"this": card["proxy"] == member.name, "seen_s_ago": max(0.0, store_s - card.pop("seen_s"))}
+        return JSONResponse(
+            _finite({"proxy": member.name, "policy_digest": services.exchange.digest, "store": found, "proxies": cards})
+        )
+
     async def state(_: Request) -> Response:
         gate = services.dispatcher.gate
         return JSONResponse(
@@ -61,6 +75,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             Route("/health", health),
             Route("/ready", ready),
             Route("/admin/replicas", replicas),
+            Route("/admin/proxies", proxies),
             Route("/admin/state", state),
         ]
     )

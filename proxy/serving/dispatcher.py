@@ -6,7 +6,7 @@ names its next deadline; the dispatcher owns the timer.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
@@ -19,8 +19,6 @@ from proxy.core.events import (
     Event,
     Finished,
     Forward,
-    Granted,
-    Refused,
     Release,
     Reroute,
     Reserve,
@@ -161,9 +159,9 @@ class Dispatcher:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Reserve(request_id, lease):
+                case Reserve(request_id):
                     self._reserving.add(request_id)
-                    reserve = partial(self._store.reserve, lease.replica, lease.lease_id, partial(self._settled, request_id))
+                    reserve = partial(self._store.reserve, effect, partial(self._settle, request_id))
                     if not self._guard.run_now(Part.STORE, reserve):
                         self._wake(request_id, InternalFaultError(Part.STORE))
                 case Forward(request_id, lease):
@@ -173,9 +171,16 @@ class Dispatcher:
                 case Release(replica, lease_id):
                     self._guard.run_now(Part.STORE, partial(self._store.release, replica, lease_id))
 
-    def _settled(self, request_id: str, granted: bool) -> None:
+    def _settle(self, request_id: str, events: Sequence[Event]) -> None:
+        """The store has answered; ``events`` are what the gate is to be told, its decision last."""
+        if not self._guard.run_now(Part.STORE, partial(self._settled, request_id, events)):
+            self._wake(request_id, InternalFaultError(Part.STORE))
+
+    def _settled(self, request_id: str, events: Sequence[Event]) -> None:
         self._reserving.discard(request_id)
-        self._carry_out(self.gate.handle(Granted(request_id) if granted else Refused(request_id), self.clock.now_s()))
+        for event in events:
+            self._carry_out(self.gate.handle(event, self.clock.now_s()))
+        self._set_timer()
 
     def _wake(self, request_id: str, result: Lease | ShedError | InternalFaultError) -> None:
         future = self._waiting.get(request_id)

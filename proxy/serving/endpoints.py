@@ -12,6 +12,7 @@ import msgspec
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Receive, Send
+from proxy.ports.store import StorePhase
 from proxy.serving.calls import Calls
 from proxy.serving.drain import DrainPhase
 from proxy.serving.intake import read_intake
@@ -159,6 +160,14 @@ class Endpoints:
             "queued": len(gate.queue),
             "replicas": {name: {"phase": watcher.phase, "fault": watcher.fault} for name, watcher in services.watchers.items()},
         }
+        if services.exchange is not None:
+            sharing = services.exchange.sharing
+            state["store"] = {
+                "phase": sharing.phase,
+                "error": None if sharing.phase is StorePhase.SHARING else sharing.last_error,
+                "proxies": len(services.exchange.proxies),
+                "policies_differ": [card.proxy for card in services.exchange.differing()],
+            }
         return json_answer(200 if state["ready"] else 503, state)
 
     def _models_last_known(self) -> Answer | None:

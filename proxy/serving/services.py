@@ -8,6 +8,7 @@ from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
+from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, StaticCap
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.ranks import server_of
@@ -37,6 +38,7 @@ class Services:
     request_id: Callable[[], str]
     loading: Callable[[], bool]  # whether a tokenizer is on its way
     body_bytes_held: int = field(default=0)
+    exchange: Exchange | None = None  # with the other proxies; None: there are none
 
     @property
     def brief(self) -> bool:

@@ -1,6 +1,9 @@
 """The process's state as one value, for metrics."""
 
+from proxy.core.shared import Answer
 from proxy.ports import ProcessState, ReplicaState
+from proxy.ports.store import StoreState
+from proxy.serving.exchange import Exchange
 from proxy.serving.services import Services
 from proxy.serving.watcher import ReplicaWatcher
 
@@ -41,6 +44,34 @@ def process_state(services: Services) -> ProcessState:
             ("limits.tokenizer_backlog_max", limits.tokenizer_backlog_max),
             ("limits.tokenizer_backlog_bytes_max", limits.tokenizer_backlog_bytes_max),
         ),
+        store=None if services.exchange is None else store_state(services.exchange, now_s),
+    )
+
+
+def store_state(exchange: Exchange, now_s: float) -> StoreState:
+    """How this proxy stands with the store and the others."""
+    sharing, member = exchange.sharing, exchange.sharing.member
+    answers = dict(sharing.answers)
+    return StoreState(
+        shown=sharing.store.shown,
+        phase=sharing.phase,
+        phase_age_s=now_s - sharing.changed_s,
+        proxies=exchange.proxies,
+        policies_differing=len(exchange.differing()),
+        errors=dict(sharing.errors),
+        granted=answers.pop(Answer.GRANTED, 0),
+        refused=answers,
+        granted_apart=member.granted_apart_total,
+        unanswered=member.unanswered_total,
+        rewrites=sharing.rewrites,
+        offers_made=sharing.offers_made,
+        offers_claimed=sharing.offers_claimed,
+        offers_passed=sharing.offers_passed,
+        outages=sharing.outages,
+        holds={name: name in member.holds for name in member.gate.fleet.books},
+        clock_offset_s=member.clock.offset_s,
+        round_trip_s=member.clock.round_trip_s,
+        last_error=sharing.last_error,
     )
 
 

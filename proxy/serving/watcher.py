@@ -11,12 +11,16 @@ and does nothing is shown as *wedged* (``core.wedge``). What a probe found becom
 - no engine statistics: enforced on own accounting;
 - several data-parallel engines: one spec each (``serving.ranks``). What happens to the server is told of all of them; an engine that
   stands still while others move is *wedged* by itself.
+
+Where several proxies share the replicas, one of them scrapes each at a time (``ports.store.ScrapeTurns``) and the others hear of it. Every
+proxy probes for itself.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from proxy.core.book import Book
@@ -25,6 +29,7 @@ from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import AWAITED_PHASES, ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.units import usable_blocks
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
+from proxy.ports.store import ScrapeTurns
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.ranks import engines_apart, split_sample, split_spec
@@ -36,6 +41,7 @@ PROBE_S = 1.0
 BLOCK_SIZE_GUESS = 16  # vLLM's default on GPUs, for an engine that tells nothing
 CONTEXT_TOKENS_GUESS = 8192
 HISTORY_MAX = 1000
+LOOKS_PER_SCRAPE = 4  # how often a proxy that does not scrape looks whether it has to: take-over is late by one such look at most
 
 log = logging.getLogger("kvgate.watcher")
 
@@ -81,7 +87,7 @@ class ReplicaWatcher:
 
     def __init__(
         self, policy: ReplicaPolicy, scrape: Scrape, feed: ReplicaFeed, dispatcher: Dispatcher, guard: Guard,
-        report: Callable[[ReplicaFacts, ReplicaPolicy], None],
+        report: Callable[[ReplicaFacts, ReplicaPolicy], None], turns: ScrapeTurns | None = None,
     ) -> None:  # fmt: skip
         self.policy = policy
         self.name = policy.name
@@ -97,6 +103,7 @@ class ReplicaWatcher:
         self._dispatcher = dispatcher
         self._guard = guard
         self._report = report
+        self._turns = turns
         self._nudge = asyncio.Event()
         self._heard_s = dispatcher.clock.now_s()  # when it last answered or one of our streams on it went on
         self._streamed = 0
@@ -128,8 +135,9 @@ class ReplicaWatcher:
         while True:
             turn += 1
             if self.phase in AWAITED_PHASES and turn % every:
-                await self._guarded(self._sample_once())
-                await self._pause(self._scrape.interval_s)
+                if await self._ours():
+                    await self._guarded(self._sample_once())
+                    await self._pause(self._scrape.interval_s)
             elif not await self._guarded(self._probe_once()):
                 await self._pause(PROBE_S)
 
@@ -141,13 +149,26 @@ class ReplicaWatcher:
             self._failed(str(fault))
             return False
 
-    async def _pause(self, seconds: float) -> None:
-        try:
+    async def _ours(self) -> bool:
+        """Whether this scrape is ours. Another proxy's is waited for as long as one takes to come again, unless there is cause to look."""
+        for _ in range(LOOKS_PER_SCRAPE):
+            if self._turns is None or self._turns.ours(self.names):
+                return True
+            if await self._pause(self._scrape.interval_s / LOOKS_PER_SCRAPE):
+                return True
+        self._answered()  # as another proxy's record says, whose age has just been looked at
+        for book in self.books():
+            self._look_for_standstill(book)
+        return False
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; True when it was cut short because there is cause to look."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._nudge.wait()
-        except TimeoutError:
-            pass
+        nudged = self._nudge.is_set()
         self._nudge.clear()
+        return nudged
 
     async def _probe_once(self) -> bool:
         try:
@@ -198,6 +219,8 @@ class ReplicaWatcher:
         for book in self.books():
             self._compare(book, sample.sampled_s)
             self._look_for_standstill(book)
+        if self._turns is not None:
+            self._turns.scraped(self.names)
         return True
 
     def _look_for_standstill(self, book: Book) -> None:

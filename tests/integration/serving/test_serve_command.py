@@ -188,7 +188,8 @@ async def test_it_starts_without_a_replica_and_uses_it_once_it_answers(tmp_path:
         ((), "no replica to forward to"),
         (("--replica", "ftp://x"), "allowed http://HOST:PORT or https://HOST:PORT"),
         (("--replica", "http://127.0.0.1:9", "--workers", "2"), "--workers: got 2; allowed 1"),
-        (("--replica", "http://127.0.0.1:9", "--redis", "redis://x"), "leave the flag out"),
+        (("--replica", "http://127.0.0.1:9", "--redis", "x:6379"), "--redis: got an address not shown here; allowed redis://"),
+        (("--replica", "http://127.0.0.1:9", "--redis", "rediss://x?ca=/nowhere"), "--redis: got ca=/nowhere; allowed a file"),
     ],
 )
 async def test_what_it_cannot_run_with_ends_it_with_a_sentence(arguments: tuple[str, ...], told: str, tmp_path: Path) -> None:

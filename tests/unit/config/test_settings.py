@@ -91,8 +91,10 @@ def test_a_misspelt_variable_is_told() -> None:
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        ({"redis": "redis://h"}, "--redis: this version holds its state in one process"),
+        ({"redis": "memcached://h"}, "--redis: got an address not shown here; allowed redis://"),
         ({"workers": "2"}, "without knowing of the others"),
+        ({"workers": "2", "redis": "redis://h", "port": "8082"}, "8081 to 8082 for 2 workers, one of them --port"),
+        ({"workers": "2", "redis": "redis://h", "admin_port": "65535"}, "allowed up to 65535"),
         ({"port": "8081"}, "which is --port"),
     ],
 )
@@ -101,8 +103,22 @@ def test_what_cannot_be_done_is_refused_with_the_reason(flags: dict[str, object]
 
 
 def test_secrets_in_an_address_are_not_shown() -> None:
-    (fault,) = faults_of({"replica": ["http://user:hunter2@h"]})
-    assert "hunter2" not in fault
+    for flags in ({"replica": ["http://user:hunter2@h"]}, {"redis": "redis://user:hunter2@h:x"}):
+        (fault,) = faults_of(flags)
+        assert "hunter2" not in fault
+
+
+def test_a_store_and_workers_go_together() -> None:
+    settings = read_settings({"workers": "4"}, {"KVGATE_REDIS": "redis://user:hunter2@h/2"})
+    assert settings.workers == 4
+    assert settings.store is not None
+    assert (settings.store.shown, settings.store.password) == ("redis://h:6379/2", "hunter2")
+    assert "hunter2" not in repr(settings)
+
+
+def test_a_store_that_cannot_be_read_is_the_only_fault_told_of_workers() -> None:
+    (fault,) = faults_of({"workers": "4", "redis": "h:6379"})
+    assert fault.startswith("--redis")
 
 
 def test_addresses_from_flags_replace_the_files_list_and_keep_its_details() -> None:

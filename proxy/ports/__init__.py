@@ -1,12 +1,14 @@
 """What the drivers need of the world. Adapters implement these; serving knows nothing else of them."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from proxy.core.demand import CountSource, PromptPart
+from proxy.core.events import Event, Reserve
 from proxy.core.outcome import Outcome
 from proxy.core.replica import ReplicaFacts, ReplicaSample
+from proxy.ports.store import StoreState
 from proxy.wire.call import Call
 
 Headers = list[tuple[bytes, bytes]]
@@ -149,8 +151,8 @@ class ReplicaUnreachableError(Exception):
 class LeaseStore(Protocol):
     """Where reservations are committed. The callback form lets a local store answer at once and a remote one later."""
 
-    def reserve(self, replica: str, lease_id: str, done: Callable[[bool], None]) -> None:
-        """Commit a reservation; ``done(granted)`` is called exactly once."""
+    def reserve(self, effect: Reserve, done: Callable[[Sequence[Event]], None]) -> None:
+        """Commit a reservation; ``done`` is called exactly once, with what the gate is to be told: Granted or Refused comes last."""
         ...
 
     def release(self, replica: str, lease_id: str) -> None:
@@ -246,6 +248,7 @@ class ProcessState:
     tokenizer_backlog: int
     tokenizer_backlog_bytes: int
     limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
+    store: StoreState | None = None  # None: this proxy is alone
 
 
 class Telemetry(Protocol):
@@ -257,6 +260,10 @@ class Telemetry(Protocol):
 
     def internal_error(self, part: str) -> None:
         """A part of kvgate failed."""
+        ...
+
+    def store_called(self, call: str, seconds: float) -> None:
+        """The shared store answered a call of that kind."""
         ...
 
     def exposition(self) -> tuple[bytes, bytes]:

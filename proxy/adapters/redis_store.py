@@ -1,0 +1,183 @@
+"""``ports.store.SharedStore`` in Redis: the scripts of ``adapters.redis_scripts`` for what decides, plain commands for what is exchanged.
+
+Keys of an exchange, beside those of the scripts, all of one hash tag:
+
+    kvgate:{POOL}:proxies         hash   proxy -> JSON of its card; whoever finds one older than ``CARD_LEASES`` leases takes it out
+    kvgate:{POOL}:tenants:PERIOD  hash   priority|tenant -> block-steps per weight of all proxies in these ten minutes
+    kvgate:{POOL}:completions     stream the last 5,000 or so requests that ended
+    kvgate:{POOL}:mode            string the mode that rules instead of every proxy's policy, where it is set
+
+Tenants are named by clients, so their number is bounded by forgetting: a period's hash expires with the next one's end. What others
+charged in the last beat of a period is lost with it.
+"""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+
+from proxy.adapters.redis_link import KNOWN, RedisLink, store_error
+from proxy.adapters.redis_scripts import RedisLedger
+from proxy.config.redis_url import StoreAddress
+from proxy.core.grid import FloatArray
+from proxy.core.outcome import Mode
+from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.ports.store import Account, Beat, BeatReply, Completion, ProxyCard, StoreError, StoreFault
+
+CARD_LEASES = 3.0
+PERIOD_S = 600
+COMPLETIONS_KEPT = 5000  # about: enough to know the length classes of a day's traffic again
+COMPLETIONS_FIRST = 2000  # what a proxy reads that has just started
+COMPLETIONS_PER_BEAT = 1000
+
+
+class RedisStore:
+    """One pool of proxies in one Redis."""
+
+    def __init__(self, address: StoreAddress, *, timeout_s: float, lease_s: float) -> None:
+        self._link = RedisLink(address, timeout_s)
+        self._lease_s = lease_s
+        self._ledger = RedisLedger(self._link.client, address.pool, lease_s)
+
+    def __repr__(self) -> str:
+        """Where it is, without secrets."""
+        return f"<RedisStore {self.shown}>"
+
+    @property
+    def shown(self) -> str:
+        """Where it is, without secrets."""
+        return self._link.shown
+
+    async def register(self, proxy: str) -> int:
+        """A new epoch. May take longer than other calls: it is the first one over a new connection."""
+        return await self._link.call(self._ledger.register(proxy), connecting=True)
+
+    async def time_s(self) -> float:
+        """The store's clock."""
+        return _seconds(await self._link.call(self._link.client.execute_command("TIME")))
+
+    async def reserve(self, ask: ReserveAsk) -> ReserveReply:
+        """Check one request and commit it."""
+        return await self._link.call(self._ledger.reserve(ask))
+
+    async def rewrite_all(self, asks: Sequence[RewriteAsk], *, patient: bool = False) -> list[RewriteReply]:
+        """Write rows anew in one round trip."""
+        return await self._link.call(self._ledger.rewrite_all(asks), connecting=patient)
+
+    async def publish(self, record: Record, ends: FloatArray, scrape_lease_s: float) -> bool:
+        """Publish a replica's record; False: another proxy may."""
+        return await self._link.call(self._ledger.publish(record, ends, scrape_lease_s))
+
+    async def set_heads(self, proxy: str, replica: str, heads: Sequence[Head]) -> None:
+        """Put a proxy's heads on a replica in the place of those before."""
+        await self._link.call(self._ledger.set_heads(proxy, replica, heads))
+
+    async def forget(self, proxy: str, replicas: Sequence[str]) -> None:
+        """A proxy leaves: its rows, its registration and its card."""
+        await self._link.call(self._ledger.forget(proxy, replicas))
+        await self._link.call(self._link.client.execute_command("HDEL", self._key("proxies"), proxy))
+
+    async def exchange(self, beat: Beat) -> BeatReply:
+        """Tell and hear in one round trip. Raises StoreError."""
+        return await self._link.call(self._exchange(beat))
+
+    async def offers(self, proxy: str) -> AsyncIterator[str]:
+        """Names of replicas whose room was offered to this proxy's heads. Raises StoreError."""
+        channel = self._ledger.channel(proxy)
+        listener = self._link.listener.pubsub(ignore_subscribe_messages=True)
+        try:
+            await self._link.call(listener.subscribe(channel), connecting=True)
+            async for message in listener.listen():
+                yield message["data"].decode()
+        except KNOWN as error:
+            raise store_error(error) from error
+        finally:
+            with suppress(*KNOWN):
+                await listener.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._link.aclose()
+
+    # ---- exchange
+
+    def _key(self, name: str) -> str:
+        return self._ledger.prefix + name
+
+    async def _exchange(self, beat: Beat) -> BeatReply:
+        pipeline = self._link.client.pipeline(transaction=False)
+        tenants = self._key(f"tenants:{int(beat.card.seen_s // PERIOD_S)}")
+        stream = self._key("completions")
+        asked = count()
+
+        def ask(*arguments: str | float) -> int:
+            """Where the answer will stand."""
+            pipeline.execute_command(*arguments)
+            return next(asked)
+
+        time = ask("TIME")
+        ask("HSET", self._key("proxies"), beat.card.proxy, json.dumps(asdict(beat.card)))
+        cards, mode = ask("HGETALL", self._key("proxies")), ask("GET", self._key("mode"))
+        for (priority, tenant), charge in beat.charges.items():
+            ask("HINCRBYFLOAT", tenants, f"{priority}|{tenant}", charge)
+        accounts = ask("HGETALL", tenants)
+        if beat.charges:
+            ask("EXPIRE", tenants, 2 * PERIOD_S)
+        if beat.completions_seen:
+            read = ask("XRANGE", stream, f"({beat.completions_seen}", "+", "COUNT", COMPLETIONS_PER_BEAT)
+        else:
+            read = ask("XREVRANGE", stream, "+", "-", "COUNT", COMPLETIONS_FIRST)
+        for one in beat.completions:
+            fields = json.dumps([beat.card.proxy, *asdict(one).values()])
+            ask("XADD", stream, "MAXLEN", "~", COMPLETIONS_KEPT, "*", "c", fields)
+        replies = await pipeline.execute()
+        try:
+            entries = _entries(replies[read], reverse=not beat.completions_seen)
+            return BeatReply(
+                store_s=(store_s := _seconds(replies[time])),
+                proxies=await self._living(replies[cards], store_s),
+                accounts=_accounts(replies[accounts]),
+                completions=tuple(one for proxy, one in entries.values() if proxy != beat.card.proxy),
+                completions_seen=next(reversed(entries), beat.completions_seen or "0-0"),
+                mode=_mode(replies[mode]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(StoreFault.ANSWER, f"what stands in {self._ledger.prefix}* cannot be read: {error}") from error
+
+    async def _living(self, cards: dict[bytes, bytes], store_s: float) -> tuple[ProxyCard, ...]:
+        known = [ProxyCard(**json.loads(card)) for card in cards.values()]
+        gone = [card.proxy for card in known if store_s - card.seen_s > CARD_LEASES * self._lease_s]
+        if gone:
+            await self._link.client.execute_command("HDEL", self._key("proxies"), *gone)
+        return tuple(sorted((card for card in known if card.proxy not in gone), key=lambda card: card.proxy))
+
+
+def _seconds(reply: Any) -> float:
+    seconds, micros = reply
+    return float(seconds) + float(micros) / 1e6
+
+
+def _entries(reply: Any, *, reverse: bool) -> dict[str, tuple[str, Completion]]:
+    """By the stream's id, the oldest first: who told it, and what."""
+    found = {}
+    for entry_id, fields in reversed(reply) if reverse else reply:
+        values = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
+        proxy, *completion = json.loads(values[b"c"])
+        found[entry_id.decode()] = proxy, Completion(*completion)
+    return found
+
+
+def _accounts(reply: Any) -> dict[Account, float]:
+    accounts = {}
+    for key, charge in reply.items():
+        priority, _, tenant = key.decode().partition("|")
+        accounts[int(priority), tenant] = float(charge)
+    return accounts
+
+
+def _mode(reply: bytes | None) -> str | None:
+    """A word that is no mode is none: the policy's own rules then."""
+    word = reply.decode(errors="replace") if reply else ""
+    return word if word in set(Mode) else None

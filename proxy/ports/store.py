@@ -1,0 +1,181 @@
+"""What the driver needs of a store that several proxies share: ``core.shared_ledger`` over a wire, and what is exchanged once a beat.
+
+Every call either answers or raises StoreError, never later than the store's time-out; none is sent a second time.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from proxy.core.grid import FloatArray
+from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+
+
+class StoreFault(StrEnum):
+    """Why the store did not do what it was asked; a metric's label."""
+
+    CONNECTION = "connection"  # not there, or it hung up
+    TIMEOUT = "timeout"
+    AUTH = "auth"  # it does not take the user and password
+    NOPERM = "noperm"  # its ACL forbids a command, a key or a channel
+    READONLY = "readonly"  # a replica of the store, or one that lost its disk
+    FULL = "full"  # out of memory
+    LOADING = "loading"  # it has just started
+    NOSCRIPT = "noscript"  # it forgot a script between two calls
+    CLUSTER = "cluster"  # slots move, or the cluster is down
+    ANSWER = "answer"  # any other error, or an answer that cannot be read
+
+
+class StoreError(Exception):
+    """The store did not do what it was asked, or it is not known whether it did. The message says what helps, where something does."""
+
+    def __init__(self, fault: StoreFault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyCard:
+    """One proxy as the others see it."""
+
+    proxy: str
+    policy_digest: str
+    version: str
+    mode: str
+    admin: str  # where its /admin is, as itself sees it
+    seen_s: float = 0.0  # when it said so, by the store's clock as it knew it
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One request that ended, as the survival model learns it; ``tokens`` are those of one sequence."""
+
+    model: str
+    tenant: str
+    tools: bool
+    prompt_tokens: int
+    output_tokens_max: int | None
+    sequences: int
+    tokens: float
+    natural: bool
+
+
+Account = tuple[int, str]
+"""Priority and tenant: whose token-time it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a proxy tells the others: charges are block-steps per weight since its last beat that was answered."""
+
+    card: ProxyCard
+    charges: dict[Account, float] = field(default_factory=dict)
+    completions: Sequence[Completion] = ()
+    completions_seen: str = ""  # up to where those of others were read; "": nothing yet
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReply:
+    """What the others told. ``accounts`` are totals of all proxies; None for ``mode``: each proxy goes by its policy."""
+
+    store_s: float
+    proxies: tuple[ProxyCard, ...]
+    accounts: dict[Account, float]
+    completions: tuple[Completion, ...]
+    completions_seen: str
+    mode: str | None
+
+
+class StorePhase(StrEnum):
+    """How a proxy stands with the store."""
+
+    SHARING = "sharing"
+    DEGRADED = "degraded"  # out of touch: every replica is filled to this proxy's own share
+    RECOVERING = "recovering"  # it answers again, but rows are missing: ours, or those it lost
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """How a proxy stands with the store, for metrics and people. Totals count since the start."""
+
+    shown: str
+    phase: StorePhase
+    phase_age_s: float
+    proxies: tuple[ProxyCard, ...]  # this one included, as last heard
+    policies_differing: int  # of them, with another policy or version than ours
+    errors: dict[str, int]  # by fault
+    refused: dict[str, int]  # reservations, by answer
+    granted: int
+    granted_apart: int  # reservations that the store was not asked for
+    unanswered: int
+    rewrites: int
+    offers_made: int
+    offers_claimed: int
+    offers_passed: int
+    outages: int
+    holds: dict[str, bool]  # by replica: whether we scrape it
+    clock_offset_s: float
+    round_trip_s: float  # of the reading of the offset in use
+    last_error: str | None
+
+
+class ScrapeTurns(Protocol):
+    """Who scrapes a replica, where several proxies share it. ``replicas`` are the names that the gate knows one server by."""
+
+    def ours(self, replicas: Sequence[str]) -> bool:
+        """Whether we are to scrape it now."""
+        ...
+
+    def scraped(self, replicas: Sequence[str]) -> None:
+        """We did, and the gate has been told."""
+        ...
+
+
+class SharedStore(Protocol):
+    """One pool of proxies. Methods are those of ``core.shared_ledger``; every one raises StoreError."""
+
+    @property
+    def shown(self) -> str:
+        """Where it is, without secrets."""
+        ...
+
+    async def register(self, proxy: str) -> int:
+        """A new epoch."""
+        ...
+
+    async def time_s(self) -> float:
+        """The store's clock."""
+        ...
+
+    async def reserve(self, ask: ReserveAsk) -> ReserveReply:
+        """Check one request and commit it."""
+        ...
+
+    async def rewrite_all(self, asks: Sequence[RewriteAsk], *, patient: bool = False) -> list[RewriteReply]:
+        """Write rows anew, each a step by itself. ``patient`` where no request waits for it and a connection may have to be made."""
+        ...
+
+    async def publish(self, record: Record, ends: FloatArray, scrape_lease_s: float) -> bool:
+        """Publish a replica's record; False: another proxy may."""
+        ...
+
+    async def set_heads(self, proxy: str, replica: str, heads: Sequence[Head]) -> None:
+        """Put a proxy's heads on a replica in the place of those before."""
+        ...
+
+    async def forget(self, proxy: str, replicas: Sequence[str]) -> None:
+        """A proxy leaves."""
+        ...
+
+    async def exchange(self, beat: Beat) -> BeatReply:
+        """Tell and hear what is not needed on the way of a request."""
+        ...
+
+    def offers(self, proxy: str) -> AsyncIterator[str]:
+        """Names of replicas whose room was offered to this proxy's heads, as they come; ends by StoreError."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        ...
