@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from proxy.core.grid import FloatArray
-from proxy.core.shared import Answer, Head, Rank, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.shared import Answer, Head, Rank, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from tests.support.shared_accounts import LEASE_S, Account, PlainAccounts, read_later
 from tests.support.shared_rows import ENDS, ask, blocks_row, record, rewriting
 
@@ -25,7 +25,10 @@ ROWS = st.builds(
     sequences=st.sampled_from([1.0, 1.0, 3.0]),
 )
 # No two waiting requests of different proxies are of one rank: its last figure is their own.
+RankDrawn = tuple[float, float]
 RANKS = st.builds(lambda priority, virtual: (priority, virtual), st.sampled_from([0.0, -1.0]), st.sampled_from([1.0, 2.5]))
+WHO = st.integers(0, 11)  # counted round: two to four are there
+REPLICA = st.sampled_from(["r0", "r0", "r0", "r1"])
 LATE_STEPS = st.sampled_from([0.0, 0.0, 2.5, 40.0, -5.0])
 
 
@@ -46,6 +49,9 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
     def call(self, name: str, *arguments: Any) -> Any:
         return getattr(self.ledger, name)(*arguments, self.now_s)
 
+    def name(self, who: int) -> str:
+        return self.proxies[who % len(self.proxies)]
+
     def lost(self) -> None:
         self.ledger.flush()
 
@@ -54,20 +60,14 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
 
     # ---- the plain account
 
-    def record_of(self, replica: str) -> Record | None:
-        account = self.ledger.accounts.get(replica)
-        return account.record if account else None
-
     def steps(self, replica: str) -> float:
-        known = self.record_of(replica)
-        return known.steps_at(self.now_s) if known else 0.0
+        account = self.ledger.accounts.get(replica)
+        return account.record.steps_at(self.now_s) if account else 0.0
 
     def read_offers(self) -> None:
         for proxy in PROXIES:
             for replica in self.ledger.take_offers(proxy):
-                head, stamp_s, offered = self.heads[replica, proxy]
-                assert not offered, "offered twice"
-                self.heads[replica, proxy] = head, stamp_s, True
+                self.heads[replica, proxy] = *self.heads[replica, proxy][:2], True
 
     # ---- calls with what must hold of them
 
@@ -152,10 +152,9 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
             self.register(proxy)
         for replica in REPLICAS:
             self.publish(replica, "p0", 2.0, 0.0, 0.0, 100, None, 30.0)
-            for proxy in self.proxies:
-                self.rewrite(proxy, replica, None, 0, 0.0)
+            for who in range(count):
+                self.rewrite(who, replica, None, 0, 0.0)
 
-    @rule(proxy=st.sampled_from(PROXIES))
     def register(self, proxy: str) -> None:
         if proxy in self.held:
             self.old.append((proxy, self.held[proxy]))
@@ -163,9 +162,14 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         assert epoch > self.held.get(proxy, 0)
         self.held[proxy] = self.registered[proxy] = epoch
 
+    @rule(who=WHO, always=st.sampled_from([False, False, True]))
+    def join(self, who: int, always: bool) -> None:
+        proxy = self.name(who)
+        if always or proxy not in self.registered:
+            self.register(proxy)
+
     @rule(
-        replica=st.sampled_from(REPLICAS), holder=st.sampled_from(PROXIES),
-        z=st.sampled_from([0.5, 2.0]), sigma=st.sampled_from([0.0, 4.0]),
+        replica=REPLICA, holder=st.sampled_from(PROXIES), z=st.sampled_from([0.5, 2.0]), sigma=st.sampled_from([0.0, 4.0]),
         bias=st.sampled_from([0.0, -2.0, 6.0]), usable=st.sampled_from([60, 100]), seats=st.sampled_from([None, 4]),
         rate=st.sampled_from([0.0, 30.0, 70.0]),
     )  # fmt: skip
@@ -181,29 +185,31 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         assert self.call("publish", one, ENDS, 1.0) is not taken
 
     @rule(
-        proxy=st.sampled_from(PROXIES), replica=st.sampled_from(REPLICAS), row=ROWS, rank=RANKS, late_steps=LATE_STEPS,
+        asks=st.lists(st.tuples(WHO, ROWS, RANKS, LATE_STEPS, st.booleans()), min_size=1, max_size=5), replica=REPLICA,
         share=st.sampled_from([0.0, 30.0]),
-        held_back=st.sampled_from([False, False, False, True]),
     )  # fmt: skip
-    def reserve(
-        self,
-        proxy: str,
-        replica: str,
-        row: FloatArray,
-        rank: tuple[float, float],
-        late_steps: float,
-        share: float,
-        held_back: bool,
-    ) -> None:
+    def reserve(self, asks: list[tuple[int, FloatArray, tuple[float, float], float, bool]], replica: str, share: float) -> None:
+        """Several reservations; the last may be held back on its way."""
+        for index, (who, row, rank, late_steps, held_back) in enumerate(asks):
+            proxy = self.name(who)
+            self.numbers[proxy] += 1
+            one = ask(
+                self.numbers[proxy], proxy=proxy, replica=replica, epoch=self.held[proxy], row=row, own_share_blocks=share,
+                anchor=self.steps(replica) - late_steps, rank=Rank(*rank, PROXIES.index(proxy)),
+            )  # fmt: skip
+            if held_back and index == len(asks) - 1:
+                self.late.append(one)
+            else:
+                self.reserve_now(one)
+
+    @rule(who=WHO, replica=REPLICA, row=ROWS)
+    def overtaken(self, who: int, replica: str, row: FloatArray) -> None:
+        """A rewrite that answers for a reservation, then the reservation."""
+        proxy = self.name(who)
         self.numbers[proxy] += 1
-        one = ask(
-            self.numbers[proxy], proxy=proxy, replica=replica, epoch=self.held.get(proxy, 7), row=row, own_share_blocks=share,
-            anchor=self.steps(replica) - late_steps, rank=Rank(*rank, PROXIES.index(proxy)),
-        )  # fmt: skip
-        if held_back:
-            self.late.append(one)
-        else:
-            self.reserve_now(one)
+        number, epoch, anchor = self.numbers[proxy], self.held[proxy], self.steps(replica)
+        self.rewrite_now(rewriting(row, number, proxy=proxy, replica=replica, epoch=epoch, anchor=anchor))
+        self.reserve_now(ask(number, proxy=proxy, replica=replica, epoch=epoch, anchor=anchor))
 
     @precondition(lambda self: self.late)
     @rule()
@@ -211,22 +217,21 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         self.reserve_now(self.late.pop(0))
 
     @rule(
-        proxy=st.sampled_from(PROXIES), replica=st.sampled_from(REPLICAS), row=st.one_of(st.none(), ROWS),
-        behind=st.sampled_from([0, 0, 1, 3]),
+        who=WHO, replica=REPLICA, row=st.one_of(st.none(), ROWS), behind=st.sampled_from([0, 0, 1, 3]),
         late_steps=LATE_STEPS,
     )  # fmt: skip
-    def rewrite(self, proxy: str, replica: str, row: FloatArray | None, behind: int, late_steps: float) -> None:
-        known = self.record_of(replica)
-        number = known.number if known and behind else 0
+    def rewrite(self, who: int, replica: str, row: FloatArray | None, behind: int, late_steps: float) -> None:
+        proxy = self.name(who)
+        number = self.ledger.accounts[replica].record.number if behind and replica in self.ledger.accounts else 0
         self.rewrite_now(
             rewriting(
-                row, max(0, self.numbers[proxy] - behind), proxy=proxy, replica=replica, epoch=self.held.get(proxy, 7),
+                row, max(0, self.numbers[proxy] - behind), proxy=proxy, replica=replica, epoch=self.held[proxy],
                 anchor=self.steps(replica) - late_steps, known=len(self.proxies), record_number=number,
             )
         )  # fmt: skip
 
     @precondition(lambda self: self.old)
-    @rule(data=st.data(), replica=st.sampled_from(REPLICAS), row=ROWS, reserving=st.booleans())
+    @rule(data=st.data(), replica=REPLICA, row=ROWS, reserving=st.booleans())
     def zombie(self, data: st.DataObject, replica: str, row: FloatArray, reserving: bool) -> None:
         proxy, epoch = data.draw(st.sampled_from(self.old))
         if reserving:
@@ -235,25 +240,25 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
             self.rewrite_now(rewriting(row, 999, proxy=proxy, replica=replica, epoch=epoch))
 
     @rule(
-        proxy=st.sampled_from(PROXIES), replica=st.sampled_from(REPLICAS), row=ROWS, rank=RANKS, head_id=st.sampled_from(["", "x", "y"]),
+        who=WHO, replica=REPLICA, row=ROWS, rank=RANKS, head_id=st.sampled_from(["", "x", "x", "y"]),
         ready=st.sampled_from([0.0, 20.0, 100.0, inf]),
     )  # fmt: skip
-    def head(self, proxy: str, replica: str, row: FloatArray, rank: tuple[float, float], head_id: str, ready: float) -> None:
+    def head(self, who: int, replica: str, row: FloatArray, rank: RankDrawn, head_id: str, ready: float) -> None:
+        proxy = self.name(who)
         steps = self.steps(replica)
         heads = [Head(head_id, Rank(*rank, PROXIES.index(proxy)), row, steps, steps + ready)] if head_id else []
         self.call("set_heads", proxy, replica, heads)
         if replica in self.ledger.accounts and proxy in self.registered:
-            before = self.heads.pop((replica, proxy), None)
+            self.heads.pop((replica, proxy), None)
             if heads:
-                offered = before is not None and before[0].head_id == head_id and before[2]
-                self.heads[replica, proxy] = heads[0], self.now_s, offered
+                self.heads[replica, proxy] = heads[0], self.now_s, False
                 self.offers_may_come_again(replica, proxy)
 
     def offers_may_come_again(self, replica: str, proxy: str) -> None:
-        """Only the ledger knows whether a head was passed over long enough ago, or lapsed; take its word."""
+        """Whether a head's offer lapsed is the ledger's word."""
         head, stamp_s, _ = self.heads[replica, proxy]
-        published = self.ledger._heads[replica]._by_key[proxy, head.head_id]
-        self.heads[replica, proxy] = head, stamp_s, published.offered_s > -inf
+        offered_s = self.ledger._heads[replica]._by_key[proxy, head.head_id].offered_s
+        self.heads[replica, proxy] = head, stamp_s, offered_s > -inf
 
     @rule(seconds=st.sampled_from([0.01, 0.03, 0.06, 0.3, 0.6, 1.1, 2.5]))
     def pass_time(self, seconds: float) -> None:
@@ -261,21 +266,30 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         for replica, proxy in self.heads:
             self.offers_may_come_again(replica, proxy)
 
-    @rule(often=st.sampled_from([False, False, True]))
-    def flush(self, often: bool) -> None:
+    @rule(back=st.lists(WHO, max_size=4), often=st.integers(0, 3))
+    def flush(self, back: list[int], often: int) -> None:
+        """The store loses everything, and some of the proxies write again."""
         if often:
-            self.now_s += 0.01  # a store does not come back within a millisecond
-            self.lost()
-            self.accounts, self.heads, self.registered = {}, {}, {}
-
-    @rule(proxy=st.sampled_from(PROXIES), often=st.sampled_from([False, False, True]))
-    def forget(self, proxy: str, often: bool) -> None:
-        if often:
-            self.gone(proxy)
-            self.registered.pop(proxy, None)
+            return
+        self.now_s += 0.01  # a store does not come back within a millisecond
+        self.lost()
+        self.accounts, self.heads, self.registered = {}, {}, {}
+        for who in back:
+            self.register(self.name(who))
             for replica in REPLICAS:
-                self.accounts.pop((replica, proxy), None)
-                self.heads.pop((replica, proxy), None)
+                self.publish(replica, "p0", 2.0, 0.0, 0.0, 100, None, 30.0)
+                self.rewrite(who, replica, None, 0, 0.0)
+
+    @rule(who=WHO, often=st.integers(0, 3))
+    def forget(self, who: int, often: int) -> None:
+        if often:
+            return
+        proxy = self.name(who)
+        self.gone(proxy)
+        self.registered.pop(proxy, None)
+        for replica in REPLICAS:
+            self.accounts.pop((replica, proxy), None)
+            self.heads.pop((replica, proxy), None)
 
 
 def test_laws_hold_on_the_plain_ledger() -> None:

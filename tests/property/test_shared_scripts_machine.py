@@ -79,5 +79,5 @@ class RedisMachine(SharedMachine):
 def test_the_scripts_do_what_the_ledger_does() -> None:
     with redis_server() as server:
         run_state_machine_as_test(
-            lambda: RedisMachine(server), settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+            lambda: RedisMachine(server), settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
         )

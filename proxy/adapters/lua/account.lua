@@ -71,20 +71,33 @@ local function save_total(a)
   redis.call('HSET', STATE, 'total', struct.pack('<dddd', a.anchor, a.rebuilt, a.expires, a.rewritten) .. pack_row(a, a.total))
 end
 
--- A row as it reads so many steps after its anchor: straight lines between the grid's ends, level before and after them.
-local function read_at(a, row, steps)
-  local ends, points, read, k = ends_of(a), a.points, {}, 1
-  for i = 1, LOAD_FIELDS do read[i] = row[i] end
-  for i = LOAD_FIELDS + 1, a.length do read[i] = 0 end
+-- Where the grid's points lie so many steps later: the point before each, and how far on to the next. Kept for the next row of that age.
+local function spots(a, steps)
+  if a.spot_steps == steps then return a.spot, a.weight end
+  local ends, points, k = ends_of(a), a.points, 1
+  local spot, weight = {}, {}
   for j = 1, points do
     local at, w = ends[j] + steps, 0
     while k < points and ends[k + 1] <= at do k = k + 1 end
     if k < points and at > ends[k] then w = (at - ends[k]) / (ends[k + 1] - ends[k]) end
-    local from, to = LOAD_FIELDS + k, LOAD_FIELDS + j
-    for curve = 0, 3 do
-      local here = row[from + curve * points]
-      if w > 0 then here = here + w * (row[from + curve * points + 1] - here) end
-      read[to + curve * points] = here
+    spot[j], weight[j] = LOAD_FIELDS + k, w
+  end
+  a.spot_steps, a.spot, a.weight = steps, spot, weight
+  return spot, weight
+end
+
+-- A row as it reads so many steps after its anchor: straight lines between the grid's ends, level before and after them.
+local function read_at(a, row, steps)
+  local spot, weight = spots(a, steps)
+  local points, read, n = a.points, {}, LOAD_FIELDS
+  for i = 1, LOAD_FIELDS do read[i] = row[i] end
+  for from = 0, 3 * points, points do
+    for j = 1, points do
+      local at, w = from + spot[j], weight[j]
+      local here = row[at]
+      if w > 0 then here = here + w * (row[at + 1] - here) end
+      n = n + 1
+      read[n] = here
     end
   end
   return read
@@ -168,17 +181,27 @@ local function numbers_of(entry)
   return numbers
 end
 
--- What a proxy has in the total; zeros where it has nothing.
-local function own_of(a, proxy, entry)
-  local own = zeros(a.length)
-  if not entry then return own end
-  local row = redis.call('HGET', ROWS, 'r|' .. proxy)
-  if row then add(a, own, row) end
-  local numbers = numbers_of(entry)
+-- The sum of a packed row ("" or false: none) and of a proxy's grants after ``upto``, as they count; nil where there is nothing.
+local function sum_of(a, packed, proxy, numbers, upto)
+  local sum
+  if packed and packed ~= '' then sum = counted(a, packed) end
   for i = 1, #numbers do
-    local grant = redis.call('HGET', ROWS, grant_field(proxy, numbers[i]))
-    if grant then add(a, own, grant) end
+    local grant = numbers[i] > upto and redis.call('HGET', ROWS, grant_field(proxy, numbers[i]))
+    if grant and sum then add(a, sum, grant) elseif grant then sum = counted(a, grant) end
   end
+  return sum
+end
+
+-- What a proxy has in the total; nil where it has nothing.
+local function own_of(a, proxy, entry)
+  return entry and sum_of(a, redis.call('HGET', ROWS, 'r|' .. proxy), proxy, numbers_of(entry), -1)
+end
+
+-- The total without one part of it, which is used up.
+local function total_less(a, own)
+  if not own then return a.total end
+  local total = a.total
+  for i = 1, a.length do own[i] = total[i] - own[i] end
   return own
 end
 

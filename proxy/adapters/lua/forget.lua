@@ -18,8 +18,7 @@ end
 if redis.call('HGET', STATE, 'holder') == proxy then redis.call('HSET', STATE, 'holder', '') end
 local a, entry = load_account(), entry_of(proxy)
 if not a or not entry then return 1 end
-local own = own_of(a, proxy, entry)
-for i = 1, a.length do a.total[i] = a.total[i] - own[i] end
+a.total = total_less(a, own_of(a, proxy, entry))
 settle(a)
 if entry.upto >= 0 then a.rewritten = a.rewritten - 1 end
 local numbers = numbers_of(entry)

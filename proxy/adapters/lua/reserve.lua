@@ -16,9 +16,8 @@ if redis.call('HGET', POOL, 'p|' .. proxy) ~= epoch then return {'fenced', struc
 local entry, newcomer = entry_of(proxy), counted(a, packed)
 
 local function refuse(answer, retry_s)
-  local others, own = {}, own_of(a, proxy, entry)
-  for i = 1, a.length do others[i] = a.total[i] - own[i] end
-  return {answer, struct.pack('<dddd', NOW, free_blocks(a), retry_s, a.anchor), pack_row(a, others)}
+  local others = pack_row(a, total_less(a, own_of(a, proxy, entry)))
+  return {answer, struct.pack('<dddd', NOW, free_blocks(a), retry_s, a.anchor), others}
 end
 
 if entry then
@@ -53,8 +52,7 @@ end
 
 local granted = false
 if NOW < until_s and (expected == 0 or a.rewritten < expected) then
-  local own = own_of(a, proxy, entry)
-  if peak(a, own, newcomer, nil, 1, 0) > tonumber(ARGV[10]) + SLACK then return refuse('recovering', until_s - NOW) end
+  if peak(a, newcomer, own_of(a, proxy, entry), nil, 1, 0) > tonumber(ARGV[10]) + SLACK then return refuse('recovering', until_s - NOW) end
 else
   granted = is_empty(a)
 end

@@ -22,23 +22,23 @@ local entry = entry_of(proxy)
 if entry and upto < entry.upto then return refuse('stale') end
 
 -- What it had goes out, its new row and the grants that it does not know of yet come in.
-local others, own, kept, settled = {}, zeros(a.length), '', {}
-local had = own_of(a, proxy, entry)
-for i = 1, a.length do others[i] = a.total[i] - had[i] end
-if packed ~= '' then add(a, own, packed) end
 local numbers = entry and numbers_of(entry) or {}
+local others = total_less(a, own_of(a, proxy, entry))
+local own = sum_of(a, packed, proxy, numbers, upto)
+local told = pack_row(a, others)
+a.total = others
+if own then
+  for i = 1, a.length do own[i] = others[i] + own[i] end
+  a.total = own
+end
+local kept, settled = '', {}
 for i = 1, #numbers do
-  if numbers[i] <= upto then
-    settled[#settled + 1] = grant_field(proxy, numbers[i])
+  if numbers[i] > upto then
+    kept = kept .. struct.pack('<d', numbers[i])
   else
-    local grant = redis.call('HGET', ROWS, grant_field(proxy, numbers[i]))
-    if grant then
-      add(a, own, grant)
-      kept = kept .. struct.pack('<d', numbers[i])
-    end
+    settled[#settled + 1] = grant_field(proxy, numbers[i])
   end
 end
-for i = 1, a.length do a.total[i] = others[i] + own[i] end
 settle(a)
 if not entry or entry.upto < 0 then a.rewritten = a.rewritten + 1 end
 
@@ -57,4 +57,4 @@ for i = 1, math.min(#heads, HEADS_LOOKED_AT) do
     break
   end
 end
-return {'granted', struct.pack('<dd', NOW, a.anchor), pack_row(a, others), record, record_number, offered}
+return {'granted', struct.pack('<dd', NOW, a.anchor), told, record, record_number, offered}
