@@ -11,6 +11,7 @@ takes the calls to make from ``take_calls`` and feeds the gate the events that t
   any other change, and thrice in a lease at the least; one at a time for each replica. It tells what the others have, and the record;
 - *scrapes* are taken by the holder of the replica's record; by anybody once the record is older than a scrape lease. Whoever took one
   publishes the record, and learns from the answer whether it holds it;
+- *heads* of the queue are published ``FREED_S`` after others came to be the heads, and anew every ``rewrite_s`` while any waits;
 - FENCED: given up by the store, it begins anew. UNKNOWN: the store has no record, so it publishes its own.
 
 Fails: the answer to a reservation that comes after its time-out is not heard; the row says what the gate made of it.
@@ -21,10 +22,9 @@ from math import inf
 from proxy.core.events import Event, Granted, PeersTold, RecordTold, Refused, Reserve
 from proxy.core.gate import Gate
 from proxy.core.policy import Policy
-from proxy.core.risk import Risk, peak_of
 from proxy.core.shared import Answer, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.sharing import StoreClock, Touch
-from proxy.core.store_calls import CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 
 FREED_S = 0.02  # several ends of one step are told together
 SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
@@ -56,6 +56,8 @@ class Member:
         self._beat_s = now_s
         self._written: dict[str, tuple[int, float]] = {}  # by replica: which of its changes the store has, and since when
         self._freed: set[str] = set()
+        self._heads_ids: tuple[str, ...] = ()  # those the store has been told of, in order
+        self._heads_at: set[str] = set()  # replicas on which it has some of ours
         self._records: dict[str, Record] = {}
         self._others: dict[str, Others] = {}
         self.several.lost(self.proxies, now_s)
@@ -86,12 +88,18 @@ class Member:
             for replica in list(self.gate.fleet.books):
                 if replica in self._freed or (every and self._stale(replica, now_s)):
                     self._rewrite(replica, now_s)
+            self._publish_heads(now_s, every=every)
         self.due_s = self._beat_s
 
     def freed(self, replica: str, now_s: float) -> None:
         """A lease on the replica ended."""
         self._freed.add(replica)
         self.due_s = min(self.due_s, now_s + FREED_S)
+
+    def waiting(self, now_s: float) -> None:
+        """The gate has taken in an event: others may have come to be the heads of its queue."""
+        if (len(self.gate.queue) or self._heads_ids) and self._ids() != self._heads_ids:
+            self.due_s = min(self.due_s, now_s + FREED_S)
 
     def reserve(self, effect: Reserve, now_s: float) -> list[Event]:
         """The gate wants a place: one call, or granted at once while the store is out of touch."""
@@ -134,6 +142,8 @@ class Member:
             case CallPublish(), bool():
                 self._asking.discard((CallPublish, call.record.replica))
                 self._published(call.record, held=reply)
+            case CallHeads(), None:
+                pass
             case CallRegister(), int():
                 self._asking.discard((CallRegister, self.name))
                 self._epoch = reply
@@ -179,11 +189,8 @@ class Member:
         self.unanswered_total += 1
         replica = call.ask.replica
         self._written.pop(replica, None)
-        book = self.gate.fleet.books.get(replica)
-        if book is not None:
-            peak_blocks = peak_of(book.ledger.own(), Risk(book.feedback.z, 0.0, 0.0))
-            if peak_blocks <= self._share(replica, now_s):
-                return [Granted(call.request_id)]
+        if self.several.has_share(replica, call.lease.lease_id, self.proxies, now_s):
+            return [Granted(call.request_id)]
         return [Refused(call.request_id, Answer.ROOM, self._store.rewrite_s)]
 
     # ---- rows
@@ -226,6 +233,22 @@ class Member:
     def _told(self, others: Others, now_s: float) -> list[Event]:
         self._others[others.replica] = others
         return [PeersTold(others, self._steps(others.replica, now_s))] if self.touch.sharing else []
+
+    # ---- heads
+
+    def _ids(self) -> tuple[str, ...]:
+        return tuple(entry.demand.request_id for entry in self.gate.queue.heads())
+
+    def _publish_heads(self, now_s: float, *, every: bool) -> None:
+        ids = self._ids() if len(self.gate.queue) else ()
+        if ids == self._heads_ids and not (every and ids):
+            return
+        self._heads_ids = ids
+        heads = self.several.heads(now_s) if ids else {}
+        for replica in sorted(self._heads_at | {name for name, found in heads.items() if found}):
+            found = heads.get(replica, [])
+            self._calls.append(CallHeads(self.name, replica, found))
+            (self._heads_at.add if found else self._heads_at.discard)(replica)
 
     # ---- records
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from proxy.core.grid import FloatArray
 from proxy.core.lease import Lease
-from proxy.core.shared import Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +40,14 @@ class CallPublish:
     scrape_lease_s: float
 
 
-StoreCall = CallRegister | CallReserve | CallRewrite | CallPublish
-StoreReply = int | bool | ReserveReply | RewriteReply
+@dataclass(frozen=True, slots=True)
+class CallHeads:
+    """Answer: None. In the place of the heads that the proxy published on the replica before."""
+
+    proxy: str
+    replica: str
+    heads: list[Head]
+
+
+StoreCall = CallRegister | CallReserve | CallRewrite | CallPublish | CallHeads
+StoreReply = int | bool | ReserveReply | RewriteReply | None

@@ -22,7 +22,7 @@ from proxy.core.events import Event, Offered, Reserve
 from proxy.core.member import Member
 from proxy.core.shared import Answer
 from proxy.core.shared_heads import OFFER_S
-from proxy.core.store_calls import CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 from proxy.ports import Clock
 from proxy.ports.store import SharedStore, StoreError, StorePhase
 from proxy.serving.guard import Guard, InternalFaultError, Part
@@ -206,6 +206,9 @@ class Sharing:
                 return [(reserved, reserved.store_s)]
             case CallPublish(record, ends, scrape_lease_s):
                 return [(await store.publish(record, ends, scrape_lease_s), None)]
+            case CallHeads(proxy, replica, heads):
+                await store.set_heads(proxy, replica, heads)
+                return [(None, None)]
             case _:
                 asks = [call.ask for call in calls if isinstance(call, CallRewrite)]
                 rewritten = await store.rewrite_all(asks, patient=not self.member.touch.sharing)

@@ -13,6 +13,7 @@ from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaSample, ReplicaSpec
 from proxy.core.store_calls import StoreCall, StoreReply
 from proxy.sim.admission import GateAdmission, Ways
+from proxy.sim.board import BeatReply, Teller
 from proxy.sim.shared_store import SharedStore
 
 GOLDEN_RATIO = 0.618
@@ -29,8 +30,9 @@ class SharedProxy(GateAdmission):
         self._shared = shared
         name, self.link = shared.connect(index, self)
         self.member = Member(self.gate, name, policy, begun_s)
+        self._teller = Teller(name, self.member.several.exchange)
         self._phase = (index * GOLDEN_RATIO) % 1.0  # beats of different proxies do not fall together
-        self._rewrite_s = policy.store.rewrite_s
+        self._store = policy.store
         self._beat_s = float("inf")
 
     def __repr__(self) -> str:
@@ -40,8 +42,9 @@ class SharedProxy(GateAdmission):
     def start(self, world: Ways, replicas: Sequence[ReplicaSpec]) -> None:
         """Tell the gate of the replicas; the first beat registers."""
         super().start(world, replicas)
-        self.member.due_s = world.now_s + self._phase * self._rewrite_s
+        self.member.due_s = world.now_s + self._phase * self._store.rewrite_s
         self._set_beat()
+        world.at(world.now_s + self._phase * self._store.beat_s, self._exchange)
 
     def die(self) -> None:
         """It is gone; calls on their way arrive at the store, answers to it nowhere."""
@@ -64,6 +67,7 @@ class SharedProxy(GateAdmission):
         for effect in effects:
             if isinstance(effect, Release):
                 self.member.freed(effect.replica, self._world.now_s)
+        self.member.waiting(self._world.now_s)
         self._set_beat()
 
     def _reserve(self, effect: Reserve) -> None:
@@ -110,3 +114,15 @@ class SharedProxy(GateAdmission):
             self.member.beat(self._world.now_s)
             self._make_calls()
             self._set_beat()
+
+    def _exchange(self) -> None:
+        if not self.link.alive:
+            return
+        beat = self._teller.beat()
+
+        def answered(reply: BeatReply) -> None:
+            self.member.proxies = reply.proxies
+            self._teller.told(beat, reply)
+
+        self.link.call(partial(self._shared.board.exchange, beat), answered)
+        self._world.at(self._world.now_s + self._store.beat_s, self._exchange)

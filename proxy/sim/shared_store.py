@@ -6,8 +6,9 @@ from typing import Protocol, assert_never
 
 from proxy.core.policy import Policy
 from proxy.core.shared_ledger import SharedLedger
-from proxy.core.store_calls import CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 from proxy.sim.admission import Ways
+from proxy.sim.board import Board
 from proxy.sim.store import StoreLink, StoreSettings
 
 
@@ -34,6 +35,7 @@ class SharedStore:
 
     def __init__(self, policy: Policy, settings: StoreSettings, seed: int) -> None:
         self.ledger = SharedLedger(policy.store.lease_s)
+        self.board = Board(policy.store.lease_s)
         self.settings = settings
         self.onlookers: list[Onlooker] = []
         self._policy = policy
@@ -45,7 +47,11 @@ class SharedStore:
         """The world begins."""
         self.world = world
         for at_s in self.settings.flushes_s:
-            world.at(at_s, self.ledger.flush)
+            world.at(at_s, self._flush)
+
+    def _flush(self) -> None:
+        self.ledger.flush()
+        self.board.clear()
 
     def connect(self, index: int, proxy: Listener) -> tuple[str, StoreLink]:
         """A name that nobody had, and a connection."""
@@ -64,6 +70,9 @@ class SharedStore:
                 reply = self.ledger.rewrite(ask, store_s)
             case CallPublish(record, ends, scrape_lease_s):
                 reply = self.ledger.publish(record, ends, scrape_lease_s, store_s)
+            case CallHeads(proxy, replica, heads):
+                reply = None
+                self.ledger.set_heads(proxy, replica, heads, store_s)
             case CallRegister(proxy):
                 reply = self.ledger.register(proxy, store_s)
             case _:

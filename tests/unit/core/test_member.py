@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from proxy.core.events import Event, Granted, Observed, PeersTold, Refused, ReplicaFound, Reserve
+import pytest
+
+from proxy.core.events import Arrive, Cancelled, Event, Granted, Observed, PeersTold, Refused, ReplicaFound, Reserve
 from proxy.core.gate import Gate
 from proxy.core.lease import Lease
 from proxy.core.member import Member
@@ -10,7 +12,7 @@ from proxy.core.policy import Policy
 from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
 from proxy.core.shared import Answer, Load, Rank, ReserveReply, row_of
 from proxy.core.shared_ledger import SharedLedger
-from proxy.core.store_calls import CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 from tests.support.builders import demand
 
 POLICY = Policy()
@@ -41,6 +43,9 @@ class Side:
                 return self.ledger.rewrite(ask, store_s)
             case CallPublish(record, ends, lease_s):
                 return self.ledger.publish(record, ends, lease_s, store_s)
+            case CallHeads(proxy, replica, heads):
+                self.ledger.set_heads(proxy, replica, heads, store_s)
+                return None
             case CallRegister(proxy):
                 return self.ledger.register(proxy, store_s)
 
@@ -108,13 +113,36 @@ def test_one_that_nobody_answers_is_granted_within_the_own_share_and_no_further(
         side = Side(SharedLedger(), "a")
         side.member.proxies = proxies
         side.beats(0.0, 5)
-        side.gate.fleet.books["r0"].ledger.sums[[0, 2]] += 60.0  # the share of one is 100 blocks, of four it is 25
+        for name in ("p", "q"):  # 30 to 31 blocks each: the share of one is 100, of four it is 25
+            asked = demand(name, prompt=480, cap=16)
+            side.gate.fleet.add(Lease(f"{name}.0", asked, "r0", 16, 0.6, side.gate.fleet.books["r0"].steps_now(0.6)))
         side.deaf = True
-        (event,) = side.reserve("q", 60.0, 0.6)
+        (event,) = side.reserve("q", 30.0, 0.6)
         assert isinstance(event, Granted if granted else Refused), proxies
         assert not shares(side)
         assert side.member.unanswered_total == 1
-        assert side.reserve("p", 1.0, 0.8) == [Granted("p")], "the gate keeps to its share by itself now"
+        assert side.reserve("o", 1.0, 0.8) == [Granted("o")], "the gate keeps to its share by itself now"
+
+
+def test_heads_are_published_soon_and_taken_back() -> None:
+    ledger = SharedLedger()
+    first, second = Side(ledger, "a"), Side(ledger, "b")
+    for side in (first, second):
+        side.beats(0.0, 5)
+    second.beats(0.55, 1)
+    second.gate.handle(Arrive(demand("big", prompt=1590)), 0.6)  # 100 blocks: it has the whole replica
+    second.gate.handle(Arrive(demand("held", prompt=800)), 0.6)
+    second.member.waiting(0.6)
+    assert second.member.due_s == pytest.approx(0.62)
+    second.member.beat(0.62)
+    (call,) = (call for call in second.member.take_calls() if isinstance(call, CallHeads))
+    assert [head.head_id for head in call.heads] == ["held"]
+    second.gate.handle(Cancelled("held"), 0.63)
+    second.member.beat(0.75)
+    (call,) = (call for call in second.member.take_calls() if isinstance(call, CallHeads))
+    assert not call.heads
+    second.member.beat(0.9)
+    assert not [call for call in second.member.take_calls() if isinstance(call, CallHeads)]
 
 
 def test_it_is_back_when_its_rows_are() -> None:
