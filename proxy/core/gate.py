@@ -35,12 +35,12 @@ from proxy.core.events import (
     Reroute,
     Reserve,
     Shed,
+    StoreEvent,
     Tick,
 )
 from proxy.core.fleet import Fleet
-from proxy.core.ledger import Ledger
 from proxy.core.newcomers import Newcomer
-from proxy.core.open_leases import Open, OpenLeases, used_block_steps
+from proxy.core.open_leases import OpenLeases, used_block_steps
 from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
@@ -65,7 +65,7 @@ class Gate:
         self.placement = Placement(self.queue, self.fleet.warmth)
         self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
         self.counters = GateCounters()
-        self.leases = OpenLeases(self.fleet)
+        self.leases = OpenLeases(self.fleet, self.queue)
         self.several: Several | None = None
         self._effects: list[Effect] = []
 
@@ -93,9 +93,7 @@ class Gate:
             case Granted() | Refused() | Reroute() | Cancelled() | Finished():
                 self._request_event(event, now_s, effects)
             case PeersTold() | RecordTold() | Offered():
-                if self.share().told(event, now_s):
-                    assert isinstance(event, RecordTold)
-                    self.leases.void(event.record.replica, effects)
+                self._store_event(event, now_s, effects)
             case CacheTold():  # several a second from each replica, and none makes room
                 self.fleet.warmth.told(event)
                 return self.take_effects()
@@ -137,9 +135,7 @@ class Gate:
                 self._place_anew(request_id, now_s, effects)
             case Cancelled(request_id):
                 if self.queue.remove(request_id) is None and (opened := self.leases.end(request_id, effects)) is not None:
-                    book = self.fleet.books.get(opened.lease.replica)
-                    steps = 0.0 if book is None else book.steps_now(now_s)
-                    self._settle(opened, Ledger.tokens_out(opened.lease, steps), book)
+                    self.leases.settle_so_far(opened)
             case Finished():
                 self._finished(event, effects)
             case _:
@@ -161,6 +157,12 @@ class Gate:
                 assert_never(event)
         if self.several is not None:
             self.several.after(event, now_s)
+
+    def _store_event(self, event: StoreEvent, now_s: float, effects: list[Effect]) -> None:
+        if self.share().told(event, now_s) and isinstance(event, RecordTold):
+            self.leases.void(event.record.replica, effects)
+        if isinstance(event, Offered) and self.mode is Mode.ENFORCE and (choice := self.share().taken_up(event.replica, now_s)):
+            self._admit(choice, now_s, effects)
 
     # ---- arrivals
 
@@ -240,9 +242,13 @@ class Gate:
             return
         books = self.fleet.fresh(now_s)
         for choice in self.placement.choices(books, now_s, look_behind=look_behind):
-            self.queue.remove(choice.entry.demand.request_id, admitted=True)
-            self.shedding.forecast.learn(choice.entry, now_s)
-            self._reserve(choice, effects)
+            self._admit(choice, now_s, effects)
+
+    def _admit(self, choice: Choice, now_s: float, effects: list[Effect]) -> None:
+        """One who waits goes."""
+        self.queue.remove(choice.entry.demand.request_id, admitted=True)
+        self.shedding.forecast.learn(choice.entry, now_s)
+        self._reserve(choice, effects)
 
     def _reserve(self, choice: Choice, effects: list[Effect]) -> None:
         demand, book = choice.entry.demand, choice.book
@@ -291,16 +297,10 @@ class Gate:
         book = self.fleet.books.get(lease.replica)
         if self.several is not None:
             self.several.exchange.ended(lease, event, tokens, kv_limited=book is not None and book.kv_limited)
-        self._settle(opened, per_sequence, book)
+        self.leases.settle(opened, per_sequence)
         if book is not None and event.outcome is Outcome.COMPLETED:
             book.feedback.completed(demand.prompt_tokens, tokens, kv_limited=book.kv_limited)
             book.kv_limited = book.kv_limited and len(self.queue) > 0
-
-    def _settle(self, opened: Open, output_tokens: float, book: Book | None) -> None:
-        """Charge what the request took, with so many tokens out of each sequence, instead of what was forecast."""
-        if opened.charge and book is not None:
-            used = used_block_steps(book.ledger, opened.lease.demand, output_tokens)
-            self.queue.settle(opened.lease.demand, opened.charge, used, output_tokens)
 
     def _place_anew(self, request_id: str, now_s: float, effects: list[Effect], *, alone: bool = False) -> None:
         """Not taken: queue it before everybody else of its tenant, without that replica, and unless ``alone`` without its server."""

@@ -21,7 +21,7 @@ from proxy.core.events import Effect, Release
 from proxy.core.fleet import Fleet
 from proxy.core.ledger import Lease, Ledger
 from proxy.core.newcomers import Newcomer
-from proxy.core.wait_queue import Waiting
+from proxy.core.wait_queue import Waiting, WaitQueue
 
 
 @dataclass(slots=True)
@@ -45,11 +45,12 @@ class Open:
 class OpenLeases:
     """By request id. ``started`` and ``ended`` are totals."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, queue: WaitQueue) -> None:
         self.now_s = 0.0  # of the event being handled
         self.started = 0
         self.ended = 0
         self._fleet = fleet
+        self._queue = queue
         self._open: dict[str, Open] = {}
 
     def __len__(self) -> int:
@@ -96,6 +97,19 @@ class OpenLeases:
             if opened.lease.replica == replica and not opened.voided:
                 self._end(opened.lease, effects)
                 opened.voided = True
+
+    def settle(self, opened: Open, output_tokens: float) -> None:
+        """Charge what a request took that has ended, with so many tokens out of each sequence, instead of what was forecast."""
+        book = self._fleet.books.get(opened.lease.replica)
+        if opened.charge and book is not None:
+            used = used_block_steps(book.ledger, opened.lease.demand, output_tokens)
+            self._queue.settle(opened.lease.demand, opened.charge, used, output_tokens)
+
+    def settle_so_far(self, opened: Open) -> None:
+        """As ``settle``, of one that its client has left, by how far it has come."""
+        book = self._fleet.books.get(opened.lease.replica)
+        steps = 0.0 if book is None else book.steps_now(self.now_s)
+        self.settle(opened, Ledger.tokens_out(opened.lease, steps))
 
     def _end(self, lease: Lease, effects: list[Effect]) -> None:
         lease.ended = True

@@ -12,13 +12,16 @@ from math import inf
 
 from proxy.core.backfill import earliest_start
 from proxy.core.book import Book
+from proxy.core.choice import Choice
 from proxy.core.events import Observed, Offered, PeersTold, RecordTold, ReplicaEvent
 from proxy.core.exchange import Exchange
 from proxy.core.fleet import Fleet
 from proxy.core.grid import FloatArray
 from proxy.core.replica import ReplicaPhase
+from proxy.core.saturation import Binding
 from proxy.core.shared import Head, Rank, Record
 from proxy.core.shared_book import SharedBook
+from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Waiting, WaitQueue
 
 REFUSED_AGAIN_S = 0.05  # our own row there is older than our ledger: until it is written again the store will say the same
@@ -109,6 +112,20 @@ class Several:
             books, key=lambda book: book.headroom_with(book.newcomer(entry.demand, now_s, entry.curves), now_s), default=None
         )
 
+    def taken_up(self, replica: str, now_s: float) -> Choice | None:
+        """The choice of the first who waits for ``replica``, on which the store offers it room: it knows better than we do what is free
+        of blocks there, and checks them once more. None where nobody waits for it, or another limit binds.
+        """
+        book = self._fleet.books.get(replica)
+        for entry in self._queue.heads() if book is not None else ():
+            if self._tentative(entry, now_s) is book and book is not None:
+                newcomer = book.newcomer(entry.demand, now_s, entry.curves)
+                headroom = book.headroom_with(newcomer, now_s)
+                if book.binding(entry.demand, max(0.0, headroom), now_s) is not Binding.NONE:
+                    return None
+                return Choice(entry, book, Verdict(Binding.NONE, headroom, newcomer.curves, 0.0, newcomer))
+        return None
+
     # ---- what the store tells
 
     def told(self, event: PeersTold | RecordTold | Offered, now_s: float) -> bool:
@@ -125,7 +142,7 @@ class Several:
                 restarted = book is not None and book.adopt(record, now_s, store_s)
                 if restarted:
                     self._fleet.restarted(record.replica)
-            case Offered(replica):  # the gate looks at its queue after every event
+            case Offered(replica):
                 for head in self._queue.heads():
                     head.held_off.pop(replica, None)
         self._fleet.changed_load()

@@ -42,6 +42,7 @@ class SharedBook:
         self.follows = False
         self.apart = False
         self._epoch: int | None = None  # of the engine; None: not known
+        self._epoch_told = False  # whether others count it so: who has never heard of a record begins with any number
         self._ahead_steps = 0.0  # of the shared clock, while we hold it
         self._row_changes = -1
 
@@ -52,7 +53,7 @@ class SharedBook:
 
     def renewed(self, book: Book) -> None:
         """The replica was found to be another one: what was told of the old one is void."""
-        self.book, self._epoch, self._row_changes = book, None, -1
+        self.book, self._epoch, self._epoch_told, self._row_changes = book, None, False, -1
         if self.record is not None and self.follows:
             book.feedback.follow(self.record.z, book.feedback.burst_until_s)
 
@@ -193,10 +194,11 @@ class SharedBook:
     def adopt(self, record: Record, now_s: float, store_s: float) -> bool:
         """Take over what its holder published; True when the engine is another than before, so that leases on it are void."""
         book, before = self.book, self.record
-        restarted = self._epoch is not None and record.engine_epoch != self._epoch
+        restarted = self._epoch_told and record.engine_epoch != self._epoch
         if restarted:
             book.new_epoch()
-        self.record, self._epoch, self.follows = record, record.engine_epoch, True
+        self.record, self.follows = record, True
+        self._epoch, self._epoch_told = record.engine_epoch, True
         behind_s = store_s - now_s
         book.feedback.follow(record.z, record.burst_until_s - behind_s)
         book.feedback.preemptions_total = record.preemptions_total

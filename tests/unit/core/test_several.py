@@ -139,6 +139,18 @@ def test_an_offer_is_taken_at_once() -> None:
     assert names(gate.handle(Offered("r0"), 1.01)) == ["a"]
 
 
+def test_an_offer_is_believed_before_the_others_end_is_heard_of() -> None:
+    gate = gate_of()
+    tell(gate, 4, 1.0)
+    for name, priority in (("low", 0), ("high", 1)):
+        gate.handle(Arrive(quarter(name, priority=priority)), 1.0)
+    assert len(gate.queue) == 2
+    assert names(gate.handle(Offered("r0"), 1.01)) == ["high"]
+    assert not names(gate.handle(Offered("gone"), 1.01))
+    gate.handle(Refused("high", Answer.ROOM), 1.02)
+    assert len(gate.queue) == 2, "it was wrong, and nothing came of it"
+
+
 def test_refused_and_no_room_in_the_queue_is_an_honest_answer() -> None:
     gate = Gate(policy(requests_max=0), 0.0)
     gate.share()

@@ -204,6 +204,14 @@ def test_a_new_engine_makes_a_followers_leases_void() -> None:
     assert not here.ledger.leases
 
 
+def test_who_began_without_knowing_of_a_record_keeps_its_leases_when_it_hears_of_it() -> None:
+    here = quarters(2)
+    shared = SharedBook(here)
+    shared.record_now("late", 0.0, 1000.0)  # not taken: another holds the replica
+    assert not shared.adopt(replace(told_record(quarters(0)), engine_epoch=3), 0.1, 1000.1)
+    assert len(here.ledger.leases) == 2
+
+
 def test_only_a_change_of_phase_is_taken_over() -> None:
     here = quarters(0)
     shared = SharedBook(here)
