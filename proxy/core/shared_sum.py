@@ -2,11 +2,12 @@
 
 Formula. With the total's anchor A, rows and grants x anchored at a_x,
 
-    total = sum over x of shifted(x, A - a_x)                 fits:  max over t of Q(total + newcomer)(t) <= usable
+    total = sum over x of shifted(x, [A - a_x])               fits:  max over t of Q(total + newcomer)(t) <= usable
 
-with Q of ``core.risk`` and the margin z, spread s and bias b of the replica's record: means and variances are summed first, what holds for
-the replica is applied once. Seats: sequences + newcomer's <= sequences_max. A replica that holds nothing (no lease, bias below one block)
-takes anything, as invariant 4 has it; whoever asks has checked that the prompt and one token fit.
+with [] the whole steps in it, so that rows of an age are read at the same points. Q is that of ``core.risk`` with the margin z, spread s
+and bias b of the replica's record: means and variances are summed first, what holds for the replica is applied once. Seats: sequences +
+newcomer's <= sequences_max. A replica that holds nothing (no lease, bias below one block) takes anything, as invariant 4 has it; whoever
+asks has checked that the prompt and one token fit.
 
 The total is kept, not summed: a rewrite takes the old row out as it was counted and puts the new one in. It is made anew (``rebuild``)
 ``ANCHOR_STEPS`` steps or ``REBUILD_S`` seconds after the last time, or when a lease may have passed, whichever is first. Then A moves to
@@ -26,7 +27,7 @@ from proxy.core.risk import Risk, level_of, peak_of
 from proxy.core.shared import LOAD_FIELDS, Others, Record, curves_of, read_at
 
 ANCHOR_STEPS = 16.0
-REBUILD_S = 0.5
+REBUILD_S = 2.0  # only where steps are slow, or the step clock went back
 FIT_SLACK_BLOCKS = 1e-6  # sums of the same rows in another order differ by rounding
 LEASES, SEQUENCES = 0, 1  # of a row's figures
 
@@ -69,7 +70,7 @@ class ReplicaAccount:
 
     def counted(self, row: FloatArray, anchor_steps: float) -> FloatArray:
         """A row as it counts in the total."""
-        late = self.anchor_steps - anchor_steps
+        late = floor(self.anchor_steps - anchor_steps)
         return read_at(row, late, self.ends) if late > 0.0 else row
 
     def rebuild_if_due(self, now_s: float, lease_s: float) -> list[tuple[str, int]]:
@@ -80,7 +81,7 @@ class ReplicaAccount:
         gone = [proxy for proxy, entry in self.entries.items() if now_s - entry.stamp_s > lease_s]
         dropped = [(proxy, self.entries.pop(proxy)) for proxy in gone]
         self.anchor_steps, self.rebuilt_s = steps, now_s
-        self.expires_s = min((entry.stamp_s for entry in self.entries.values()), default=np.inf) + lease_s
+        self.expires_s = min((entry.stamp_s for entry in self.entries.values()), default=now_s) + lease_s
         self.total = np.zeros_like(self.total)
         for entry in self.entries.values():
             self.total += self.own(entry)

@@ -4,8 +4,8 @@
 
 It starts a redis-server of its own. CPU is what the server's process used (INFO cpu), reading and writing of sockets included, so that it
 holds on a busy machine too; calls are sent in pipelines. Every proxy has a row on every replica, older than the total's anchor, so that it
-has to be read on. ``rebuild`` is what it takes to make a replica's total anew, which happens about twice a second on each replica that is
-in use. The last column puts it together: one core's share for 500 grants a second, every proxy rewriting every replica it has something on
+has to be read on. ``rebuild`` is what it takes to make a replica's total anew, which happens every 16 steps on each replica that is in
+use. The last column puts it together: one core's share for 500 grants a second, every proxy rewriting every replica it has something on
 once a second, two rebuilds a second of each replica.
 """
 
@@ -138,7 +138,7 @@ class Bench:
         await self.measure("rewrite", REWRITE, [self.rewriting(*self.where()) for _ in range(calls)], b"granted")
         due: list[Call] = []
         for index in range(max(20, calls // len(self.proxies))):
-            self.now_s += 1.0
+            self.now_s += 3.0
             due.append(self.rewriting(self.proxies[index % len(self.proxies)], self.replicas[index % len(self.replicas)]))
         await self.measure("rebuild", REWRITE, due, b"granted")
         self.cost.cpu_us["rebuild"] -= self.cost.cpu_us["rewrite"]

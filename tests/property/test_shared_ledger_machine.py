@@ -3,7 +3,7 @@
 ``test_shared_scripts_machine`` runs the same machine with the scripts beside the ledger.
 """
 
-from math import inf
+from math import floor, inf
 from typing import Any
 
 from hypothesis import settings
@@ -99,7 +99,7 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         anchor = self.ledger.accounts[one.replica].anchor_steps
         there = self.total(one.replica)
         empty = there[0] == 0.0 and self.ledger.accounts[one.replica].record.bias_blocks < 1.0
-        assert empty or self.fits(one.replica, there + read_later(one.row, anchor - one.anchor_steps), 1e-5)
+        assert empty or self.fits(one.replica, there + read_later(one.row, floor(anchor - one.anchor_steps)), 1e-5)
         account = self.accounts.setdefault((one.replica, one.proxy), Account(one.epoch, self.now_s))
         account.epoch, account.stamp_s = one.epoch, self.now_s
         account.grants[one.number] = one.row, one.anchor_steps
@@ -118,7 +118,7 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
     def head_goes_first(self, one: ReserveAsk, heads: list[tuple[Head, bool]], answer: Answer) -> None:
         if heads and not heads[0][1]:
             head, anchor = heads[0][0], self.ledger.accounts[one.replica].anchor_steps
-            if self.fits(one.replica, self.total(one.replica) + read_later(head.row, anchor - head.anchor_steps), -1e-5):
+            if self.fits(one.replica, self.total(one.replica) + read_later(head.row, floor(anchor - head.anchor_steps)), -1e-5):
                 assert answer is Answer.HEAD
 
     def rewrite_now(self, one: RewriteAsk) -> None:

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import redis.asyncio
 from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 from proxy.adapters.redis_scripts import RedisLedger, numbers_in
 from proxy.core.shared import ReserveReply, RewriteReply
 from tests.property.test_shared_ledger_machine import REPLICAS, SharedMachine
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.shared_accounts import CLOSE, LEASE_S
+from tests.support.shared_rows import blocks_row
 
 
 def same(one: Any, other: Any) -> None:
@@ -50,6 +52,17 @@ class RedisMachine(SharedMachine):
         for replica in self.ledger.accounts:
             self.same_total(replica)
         return reply
+
+    @rule(
+        ready=st.sampled_from([0.0, 20.0, 70.0, 300.0]),
+        until_steps=st.sampled_from([16.0, 64.0, 256.0]),
+        blocks=st.integers(1, 40),
+    )
+    def ahead_of_a_promise(self, ready: float, until_steps: float, blocks: int) -> None:
+        """A head that does not fit now and has been promised a step, and somebody who may go ahead of it or not."""
+        self.rewrite(1, "r0", blocks_row(50, until_steps=64.0), 0, 0.0)
+        self.head(0, "r0", blocks_row(60, until_steps=128.0), (-1.0, 1.0), "x", ready)
+        self.reserve([(1, blocks_row(blocks, until_steps=until_steps), (0.0, 2.5), 0.0, False)], "r0", 100.0)
 
     def same_total(self, replica: str) -> None:
         kept = self.runner.run(self.client.execute_command("HGET", self.twin.keys(replica)[1], "total"))

@@ -1,6 +1,7 @@
 """The plain account of proxies that share a store: what each has sent, with no idea of how the store adds it up, and what must hold."""
 
 from dataclasses import dataclass, field
+from math import floor
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ class PlainAccounts:
     def total(self, replica: str, but: str = "") -> FloatArray:
         anchor = self.ledger.accounts[replica].anchor_steps
         rows = [row for (where, who), one in self.accounts.items() if where == replica and who != but for row in one.rows()]
-        return sum((read_later(row, anchor - at) for row, at in rows), np.zeros(LOAD_FIELDS + 4 * len(ENDS)))
+        return sum((read_later(row, floor(anchor - at)) for row, at in rows), np.zeros(LOAD_FIELDS + 4 * len(ENDS)))
 
     def sweep(self, replica: str) -> None:
         """Before a call that counts: those whose lease has passed lose what they have, and their registration if that was something."""

@@ -20,7 +20,7 @@ if not NOW then
   local time = redis.call('TIME')
   NOW = tonumber(time[1]) + tonumber(time[2]) / 1e6
 end
-local ANCHOR_STEPS, REBUILD_S, SLACK, LOAD_FIELDS = 16, 0.5, 1e-6, 6
+local ANCHOR_STEPS, REBUILD_S, SLACK, LOAD_FIELDS = 16, 2, 1e-6, 6
 local sqrt, abs, huge = math.sqrt, math.abs, math.huge
 
 local function stamp_ms() return math.floor(NOW * 1000) end
@@ -45,7 +45,7 @@ end
 local function load_account()
   local got = redis.call('HMGET', STATE, 'facts', 'ends', 'total', 'number')
   if not got[1] then return nil end
-  local a = {packed_ends = got[2], points = #got[2] / 8, number = got[4]}
+  local a = {spots = {}, packed_ends = got[2], points = #got[2] / 8, number = got[4]}
   a.z, a.sigma, a.bias, a.usable, a.seats, a.steps, a.rate, a.published = struct.unpack('<dddddddd', got[1])
   a.length = LOAD_FIELDS + 4 * a.points
   a.format = '<' .. string.rep('d', a.length)
@@ -71,9 +71,10 @@ local function save_total(a)
   redis.call('HSET', STATE, 'total', struct.pack('<dddd', a.anchor, a.rebuilt, a.expires, a.rewritten) .. pack_row(a, a.total))
 end
 
--- Where the grid's points lie so many steps later: the point before each, and how far on to the next. Kept for the next row of that age.
+-- Where the grid's points lie so many steps later: the point before each, and how far on to the next. Kept: steps are whole, rows many.
 local function spots(a, steps)
-  if a.spot_steps == steps then return a.spot, a.weight end
+  local known = a.spots[steps]
+  if known then return known[1], known[2] end
   local ends, points, k = ends_of(a), a.points, 1
   local spot, weight = {}, {}
   for j = 1, points do
@@ -82,7 +83,7 @@ local function spots(a, steps)
     if k < points and at > ends[k] then w = (at - ends[k]) / (ends[k + 1] - ends[k]) end
     spot[j], weight[j] = LOAD_FIELDS + k, w
   end
-  a.spot_steps, a.spot, a.weight = steps, spot, weight
+  a.spots[steps] = {spot, weight}
   return spot, weight
 end
 
@@ -103,17 +104,35 @@ local function read_at(a, row, steps)
   return read
 end
 
+-- Whole steps by which a packed row is older than the total.
+local function late_of(a, packed) return math.floor(a.anchor - struct.unpack('<d', packed)) end
+
 -- A packed row as it counts in the total.
 local function counted(a, packed)
-  local row = {struct.unpack(a.format, packed, 9)}
-  local late = a.anchor - struct.unpack('<d', packed)
+  local row, late = {struct.unpack(a.format, packed, 9)}, late_of(a, packed)
   if late > 0 then return read_at(a, row, late) end
   return row
 end
 
+-- Add a packed row as it counts: ``counted`` without a table of its own, for the many rows of a rebuild.
 local function add(a, sum, packed)
-  local row = counted(a, packed)
-  for i = 1, a.length do sum[i] = sum[i] + row[i] end
+  local row, late = {struct.unpack(a.format, packed, 9)}, late_of(a, packed)
+  if late <= 0 then
+    for i = 1, a.length do sum[i] = sum[i] + row[i] end
+    return
+  end
+  local spot, weight = spots(a, late)
+  local points, n = a.points, LOAD_FIELDS
+  for i = 1, LOAD_FIELDS do sum[i] = sum[i] + row[i] end
+  for from = 0, 3 * points, points do
+    for j = 1, points do
+      local at, w = from + spot[j], weight[j]
+      local here = row[at]
+      if w > 0 then here = here + w * (row[at + 1] - here) end
+      n = n + 1
+      sum[n] = sum[n] + here
+    end
+  end
 end
 
 local function steps_now(a)
@@ -132,7 +151,7 @@ local function rebuild_if_due(a)
   local steps = steps_now(a)
   if steps < a.anchor + ANCHOR_STEPS and NOW < a.rebuilt + REBUILD_S and NOW <= a.expires then return end
   local all = redis.call('HGETALL', ROWS)
-  local gone, blobs, oldest = {}, {}, huge
+  local gone, blobs, oldest = {}, {}, NOW
   a.anchor, a.rebuilt, a.rewritten, a.total = steps, NOW, 0, zeros(a.length)
   for i = 1, #all, 2 do
     if string.sub(all[i], 1, 2) == 'm|' then
