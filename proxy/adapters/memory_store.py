@@ -25,6 +25,9 @@ class MemoryStore:
         """End it; unknown ids are ignored."""
         self._held.discard((replica, lease_id))
 
+    def looked(self) -> None:
+        """Nobody else cares who waits."""
+
     def leases_held(self) -> int:
         """Reservations not yet released."""
         return len(self._held)

@@ -3,7 +3,7 @@
 Keys of an exchange, beside those of the scripts, all of one hash tag:
 
     kvgate:{POOL}:proxies         hash   proxy -> JSON of its card; whoever finds one older than ``CARD_LEASES`` leases takes it out
-    kvgate:{POOL}:tenants:PERIOD  hash   priority|tenant -> block-steps per weight of all proxies in these ten minutes
+    kvgate:{POOL}:tenants:PERIOD  hash   priority|tenant -> virtual token-time charged by all proxies in these ten minutes
     kvgate:{POOL}:completions     stream the last 5,000 or so requests that ended
     kvgate:{POOL}:mode            string the mode that rules instead of every proxy's policy, where it is set
 
@@ -21,10 +21,11 @@ from typing import Any
 from proxy.adapters.redis_link import KNOWN, RedisLink, store_error
 from proxy.adapters.redis_scripts import RedisLedger
 from proxy.config.redis_url import StoreAddress
+from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
 from proxy.core.outcome import Mode
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
-from proxy.ports.store import Account, Beat, BeatReply, Completion, ProxyCard, StoreError, StoreFault
+from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 
 CARD_LEASES = 3.0
 PERIOD_S = 600
@@ -108,7 +109,8 @@ class RedisStore:
 
     async def _exchange(self, beat: Beat) -> BeatReply:
         pipeline = self._link.client.pipeline(transaction=False)
-        tenants = self._key(f"tenants:{int(beat.card.seen_s // PERIOD_S)}")
+        period = int(beat.card.seen_s // PERIOD_S)
+        tenants = self._key(f"tenants:{period}")
         stream = self._key("completions")
         asked = count()
 
@@ -130,7 +132,7 @@ class RedisStore:
         else:
             read = ask("XREVRANGE", stream, "+", "-", "COUNT", COMPLETIONS_FIRST)
         for one in beat.completions:
-            fields = json.dumps([beat.card.proxy, *asdict(one).values()])
+            fields = json.dumps([beat.card.proxy, *one])
             ask("XADD", stream, "MAXLEN", "~", COMPLETIONS_KEPT, "*", "c", fields)
         replies = await pipeline.execute()
         try:
@@ -138,6 +140,7 @@ class RedisStore:
             return BeatReply(
                 store_s=(store_s := _seconds(replies[time])),
                 proxies=await self._living(replies[cards], store_s),
+                period=period,
                 accounts=_accounts(replies[accounts]),
                 completions=tuple(one for proxy, one in entries.values() if proxy != beat.card.proxy),
                 completions_seen=next(reversed(entries), beat.completions_seen or "0-0"),
@@ -147,7 +150,7 @@ class RedisStore:
             raise StoreError(StoreFault.ANSWER, f"what stands in {self._ledger.prefix}* cannot be read: {error}") from error
 
     async def _living(self, cards: dict[bytes, bytes], store_s: float) -> tuple[ProxyCard, ...]:
-        known = [ProxyCard(**json.loads(card)) for card in cards.values()]
+        known = [_card(card) for card in cards.values()]
         gone = [card.proxy for card in known if store_s - card.seen_s > CARD_LEASES * self._lease_s]
         if gone:
             await self._link.client.execute_command("HDEL", self._key("proxies"), *gone)
@@ -164,12 +167,17 @@ def _entries(reply: Any, *, reverse: bool) -> dict[str, tuple[str, Completion]]:
     found = {}
     for entry_id, fields in reversed(reply) if reverse else reply:
         values = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
-        proxy, *completion = json.loads(values[b"c"])
-        found[entry_id.decode()] = proxy, Completion(*completion)
+        proxy, replica, leaf, *figures = json.loads(values[b"c"])
+        found[entry_id.decode()] = proxy, Completion(replica, tuple(leaf), *figures)
     return found
 
 
-def _accounts(reply: Any) -> dict[Account, float]:
+def _card(text: bytes) -> ProxyCard:
+    fields = json.loads(text)
+    return ProxyCard(**fields | {"clocks": tuple((priority, virtual) for priority, virtual in fields["clocks"])})
+
+
+def _accounts(reply: Any) -> dict[TenantKey, float]:
     accounts = {}
     for key, charge in reply.items():
         priority, _, tenant = key.decode().partition("|")

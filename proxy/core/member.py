@@ -8,7 +8,8 @@ takes the calls to make from ``take_calls`` and feeds the gate the events that t
 - a *reservation* is one call. One that failed counts as granted where the proxy's own share has room for it, else as refused; nobody knows
   what the store made of it, and the next rewrite, which answers for its number, settles it either way;
 - a *rewrite* puts the row of a replica in the place of what the store had of it: ``FREED_S`` after room came free, within ``rewrite_s`` of
-  any other change, and thrice in a lease at the least; one at a time for each replica. It tells what the others have, and the record;
+  any other change, and thrice in a lease at the least, oftener where another holds the record;
+  one at a time for each replica. It tells what the others have, and the record;
 - *scrapes* are taken by the holder of the replica's record; by anybody once the record is older than a scrape lease. Whoever took one
   publishes the record, and learns from the answer whether it holds it;
 - *heads* of the queue are published ``FREED_S`` after others came to be the heads, and anew every ``rewrite_s`` while any waits;
@@ -29,6 +30,7 @@ from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallRes
 FREED_S = 0.02  # several ends of one step are told together
 SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
 RENEWALS = 3.0  # of a row in one lease
+RECORDS_HEARD = 4.0  # by those who do not hold it, in one scrape lease
 
 
 class Member:
@@ -197,7 +199,10 @@ class Member:
 
     def _stale(self, replica: str, now_s: float) -> bool:
         changes, at_s = self._written.get(replica, (-1, -inf))
-        return changes != self.gate.fleet.books[replica].ledger.own_changes or now_s - at_s >= self._store.lease_s / RENEWALS
+        # Who does not hold the record hears of it by writing: often enough that it never seems to be older than it is.
+        heard_s = inf if replica in self.holds else self._scrape_lease_s / RECORDS_HEARD
+        renewed_s = min(self._store.lease_s / RENEWALS, heard_s)
+        return changes != self.gate.fleet.books[replica].ledger.own_changes or now_s - at_s >= renewed_s
 
     def _rewrite(self, replica: str, now_s: float) -> None:
         book, record = self.several.book(replica), self._records.get(replica)

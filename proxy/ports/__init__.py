@@ -159,6 +159,10 @@ class LeaseStore(Protocol):
         """End a reservation; unknown ids are ignored."""
         ...
 
+    def looked(self) -> None:
+        """The gate has taken in an event."""
+        ...
+
     def leases_held(self) -> int:
         """Reservations not yet released."""
         ...

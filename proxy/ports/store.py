@@ -3,11 +3,12 @@
 Every call either answers or raises StoreError, never later than the store's time-out; none is sent a second time.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 
@@ -44,44 +45,28 @@ class ProxyCard:
     version: str
     mode: str
     admin: str  # where its /admin is, as itself sees it
+    clocks: tuple[tuple[int, float], ...] = ()  # of its queue, by priority (``core.exchange``)
     seen_s: float = 0.0  # when it said so, by the store's clock as it knew it
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """One request that ended, as the survival model learns it; ``tokens`` are those of one sequence."""
-
-    model: str
-    tenant: str
-    tools: bool
-    prompt_tokens: int
-    output_tokens_max: int | None
-    sequences: int
-    tokens: float
-    natural: bool
-
-
-Account = tuple[int, str]
-"""Priority and tenant: whose token-time it is."""
-
-
-@dataclass(frozen=True, slots=True)
 class Beat:
-    """What a proxy tells the others: charges are block-steps per weight since its last beat that was answered."""
+    """What a proxy tells the others: what it charged and who ended since its last beat that was answered."""
 
     card: ProxyCard
-    charges: dict[Account, float] = field(default_factory=dict)
+    charges: Mapping[TenantKey, float] = field(default_factory=dict)  # in virtual token-time
     completions: Sequence[Completion] = ()
     completions_seen: str = ""  # up to where those of others were read; "": nothing yet
 
 
 @dataclass(frozen=True, slots=True)
 class BeatReply:
-    """What the others told. ``accounts`` are totals of all proxies; None for ``mode``: each proxy goes by its policy."""
+    """What the others told. ``mode`` None: each proxy goes by its policy."""
 
     store_s: float
     proxies: tuple[ProxyCard, ...]
-    accounts: dict[Account, float]
+    period: int  # ``accounts`` begin anew with each
+    accounts: Mapping[TenantKey, float]  # charged by all proxies together in this period
     completions: tuple[Completion, ...]
     completions_seen: str
     mode: str | None

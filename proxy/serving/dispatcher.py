@@ -148,6 +148,7 @@ class Dispatcher:
             self._set_timer()
             raise
         self._carry_out(effects)
+        self._store.looked()
         self._set_timer()
 
     def _wake_lost(self) -> None:

@@ -1,24 +1,33 @@
-"""What proxies tell each other beside the path of requests, once a beat: who is there and by which policy, and the mode that rules.
+"""What proxies tell each other beside the path of requests, once a beat: who is there and by which policy, the mode that rules, what
+tenants were charged, and how long outputs were (``core.exchange``).
 
 A policy or version that differs is told in the log, in ``/ready`` and in a metric: proxies that treat requests differently are each right
 by their own file, and together are what nobody wrote. A mode set in the store rules over all proxies' policies until it is taken away.
 
-Fails: while the store is out of touch the last answer stands.
+A beat that timed out may have been heard, so what it told is not told again; one that failed otherwise is. A proxy that has just started
+reads the last completions first: a restarted fleet remembers.
+
+Fails: while the store is out of touch the last answer stands. What others charged within their last beat of a period is not heard.
 """
 
 import asyncio
 import hashlib
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from proxy import __version__
 from proxy.core.events import Tick
+from proxy.core.exchange import TenantKey
 from proxy.core.outcome import Mode
 from proxy.core.policy import Policy
 from proxy.ports import Clock
-from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError
+from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.sharing import Sharing
+
+ROUNDING = 1e-9  # of a total: the store adds up decimal numbers
 
 log = logging.getLogger("kvgate.store")
 
@@ -26,6 +35,15 @@ log = logging.getLogger("kvgate.store")
 def policy_digest(policy: Policy) -> str:
     """What tells two policies apart, whatever their files look like."""
     return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]
+
+
+def max_by_priority(clocks: Iterable[Iterable[tuple[int, float]]]) -> dict[int, float]:
+    """The furthest of several queues' clocks."""
+    furthest: dict[int, float] = {}
+    for one in clocks:
+        for priority, virtual in one:
+            furthest[priority] = max(virtual, furthest.get(priority, virtual))
+    return furthest
 
 
 class Exchange:
@@ -40,6 +58,10 @@ class Exchange:
         self._clock = clock
         self._guard = guard
         self._differing: frozenset[str] = frozenset()
+        self._told = Beat(ProxyCard("", "", "", "", ""))  # charges and completions of it are to be told still
+        self._seen = ""
+        self._accounts: dict[TenantKey, float] | None = None  # as last heard; None: never
+        self._period = 0
 
     def differing(self) -> list[ProxyCard]:
         """Proxies with another policy or version than ours."""
@@ -49,24 +71,55 @@ class Exchange:
         """Beat until cancelled."""
         while True:
             try:
-                await self._guard.run(Part.STORE, self._beat(), (StoreError,))
+                await self._guard.run(Part.STORE, self.beat(), (StoreError,))
             except StoreError as error:
                 self.sharing.failed(error)
             except InternalFaultError:
                 pass  # counted and told by the guard
             await asyncio.sleep(self._policy.store.beat_s)
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
+        """Tell and hear once. Raises StoreError."""
         member, store = self.sharing.member, self.sharing.store
         asked_s = self._clock.now_s()
         if not member.clock.known:
             member.clock.heard(await store.time_s(), asked_s, self._clock.now_s())
         gate, asked_s = member.gate, self._clock.now_s()
-        card = ProxyCard(member.name, self.digest, __version__, gate.mode, self._admin, member.store_s(asked_s))
-        reply = await store.exchange(Beat(card))
+        ours = member.several.exchange
+        if not self._told.charges and not self._told.completions:
+            self._told = replace(self._told, charges=ours.take_charges(), completions=ours.take_completions())
+        clocks = tuple(ours.clocks().items())
+        card = ProxyCard(member.name, self.digest, __version__, gate.mode, self._admin, clocks, member.store_s(asked_s))
+        beat, self._told = (
+            replace(self._told, card=card, completions_seen=self._seen),
+            replace(self._told, charges={}, completions=()),
+        )
+        try:
+            reply = await store.exchange(beat)
+        except StoreError as error:
+            if error.fault is not StoreFault.TIMEOUT:
+                self._told = beat
+            raise
         member.clock.heard(reply.store_s, asked_s, self._clock.now_s())
         self.sharing.called("exchange", self._clock.now_s() - asked_s)
         self._take(reply)
+        self._learn(beat, reply)
+
+    def _learn(self, beat: Beat, reply: BeatReply) -> None:
+        """Take in what others charged and who ended there."""
+        ours = self.sharing.member.several.exchange
+        before = self._accounts if self._period == reply.period else {}
+        if before is not None:
+            charges = {
+                key: charge
+                for key, total in reply.accounts.items()
+                if abs(charge := total - before.get(key, 0.0) - beat.charges.get(key, 0.0)) > abs(total) * ROUNDING
+            }
+            clocks = max_by_priority(card.clocks for card in reply.proxies if card.proxy != beat.card.proxy)
+            self._guard.run_now(Part.STORE, partial(ours.charged, charges, clocks))
+        self._accounts, self._period = dict(reply.accounts), reply.period
+        self._guard.run_now(Part.LEARNING, partial(ours.completed, reply.completions, history=not self._seen))
+        self._seen = reply.completions_seen
 
     def _take(self, reply: BeatReply) -> None:
         member = self.sharing.member

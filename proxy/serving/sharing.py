@@ -27,8 +27,9 @@ from proxy.ports import Clock
 from proxy.ports.store import SharedStore, StoreError, StorePhase
 from proxy.serving.guard import Guard, InternalFaultError, Part
 
-TELL_S = 10.0  # between two log lines about faults of one kind
 LISTEN_PAUSE_S = 0.5  # before offers are listened for again
+FAULT_PAUSE_S = 0.25  # after a fault of our own: the rows must not be forgotten
+TELL_S = 10.0  # between two log lines about faults of one kind
 
 Settle = Callable[[Sequence[Event]], None]
 
@@ -90,6 +91,12 @@ class Sharing:
         if self.member.due_s < due_s:
             self._due.set()
 
+    def looked(self) -> None:
+        """The gate has taken in an event: others may have come to be the heads of its queue."""
+        due_s = self.member.due_s
+        self.member.waiting(self._clock.now_s())
+        self._hurry(due_s)
+
     def leases_held(self) -> int:
         """Reservations not yet released."""
         return len(self._held)
@@ -112,13 +119,11 @@ class Sharing:
 
     async def run(self) -> None:
         """Write what is due and listen for offers, until cancelled."""
-        listening = asyncio.create_task(self._listen())
+        listening = asyncio.create_task(self._listen_for_ever())
         try:
             while True:
                 now_s = self._clock.now_s()
-                if now_s >= self.member.due_s:
-                    self._guard.run_now(Part.STORE, partial(self.member.beat, now_s))
-                    self._make_calls()
+                self.write_due(now_s)
                 self._due.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, self.member.due_s - now_s)):
@@ -129,22 +134,35 @@ class Sharing:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _listen(self) -> None:
+    def write_due(self, now_s: float) -> None:
+        """Make the calls that are due."""
+        if now_s < self.member.due_s:
+            return
+        if not self._guard.run_now(Part.STORE, partial(self.member.beat, now_s)):
+            self.member.due_s = now_s + FAULT_PAUSE_S
+        self._make_calls()
+
+    async def settled(self) -> None:
+        """Wait until no call is under way."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    async def _listen_for_ever(self) -> None:
         while True:
             try:
-                async for replica in self.store.offers(self.member.name):
-                    self._offered(replica)
-            except StoreError as error:
+                await self._guard.run(Part.STORE, self._listen(), (StoreError,))
+            except (StoreError, InternalFaultError) as error:
                 self.failed(error)
             await asyncio.sleep(LISTEN_PAUSE_S)
 
-    def _offered(self, replica: str) -> None:
-        self._pass_offers()
-        self._offered_s[replica] = self._clock.now_s()
-        self._tell([Offered(replica)])
+    async def _listen(self) -> None:
+        async for replica in self.store.offers(self.member.name):
+            self._pass_offers()
+            self._offered_s[replica] = self._clock.now_s()
+            self._tell([Offered(replica)])
 
     def _pass_offers(self) -> None:
-        """Count those nobody took in time."""
+        """Count those that nobody took in time."""
         late_s = self._clock.now_s() - OFFER_S - self.member.timeout_s
         for replica in [replica for replica, offered_s in self._offered_s.items() if offered_s < late_s]:
             del self._offered_s[replica]

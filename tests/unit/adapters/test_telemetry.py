@@ -12,7 +12,9 @@ from proxy.core.demand import CountSource
 from proxy.core.outcome import Mode, Outcome
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
+from proxy.core.shared import Answer
 from proxy.ports import ProcessState, ReplicaState, RequestRecord
+from proxy.ports.store import ProxyCard, StoreFault, StorePhase, StoreState
 
 RECORD = RequestRecord(
     request_id="r1", route="/v1/chat/completions", outcome=Outcome.COMPLETED, gate=None, traffic_class="default", tenant="t",
@@ -168,3 +170,44 @@ def test_no_line_where_the_log_keeps_none(telemetry: PrometheusTelemetry, caplog
     caplog.set_level(logging.WARNING, "kvgate.request")
     telemetry.request_finished(RECORD)
     assert caplog.messages == []
+
+
+STORE = StoreState(
+    shown="redis://h:6379", phase=StorePhase.DEGRADED, phase_age_s=1.0,
+    proxies=(ProxyCard("a", "p", "1", "enforce", ""), ProxyCard("b", "q", "1", "enforce", "")), policies_differing=1,
+    errors={StoreFault.TIMEOUT: 3}, refused={Answer.ROOM: 4}, granted=5, granted_apart=6, unanswered=7, rewrites=8, offers_made=9,
+    offers_claimed=10, offers_passed=11, outages=12, holds={"a:1": True, "b:2": False}, clock_offset_s=13.5, round_trip_s=0.001,
+    last_error=None,
+)  # fmt: skip
+
+
+def test_a_proxy_among_several_shows_how_it_stands_with_the_store() -> None:
+    telemetry = PrometheusTelemetry(lambda: replace(STATE, store=STORE))
+    telemetry.store_called("reserve", 0.0004)
+    seen = values(telemetry)
+    assert seen["kvgate_store_phase", ("degraded",)] == 1.0
+    assert seen["kvgate_store_phase", ("sharing",)] == 0.0
+    assert seen["kvgate_store_errors_total", ("timeout",)] == 3.0
+    assert seen["kvgate_store_errors_total", ("noperm",)] == 0.0
+    assert seen["kvgate_store_refused_total", ("room",)] == 4.0
+    assert {end: seen["kvgate_store_offers_total", (end,)] for end in ("made", "claimed", "passed")} == {
+        "made": 9.0, "claimed": 10.0, "passed": 11.0,
+    }  # fmt: skip
+    plain = (
+        "granted_total",
+        "granted_apart_total",
+        "unanswered_total",
+        "rewrites_total",
+        "outages_total",
+        "proxies",
+        "policies_differing",
+    )
+    assert [seen[f"kvgate_store_{name}", ()] for name in plain] == [5.0, 6.0, 7.0, 8.0, 12.0, 2.0, 1.0]
+    assert seen["kvgate_store_holds_scrape", ("a:1",)] == 1.0
+    assert seen["kvgate_store_holds_scrape", ("b:2",)] == 0.0
+    assert seen["kvgate_store_clock_offset_seconds", ()] == 13.5
+    assert seen["kvgate_store_seconds_bucket", ("reserve", "0.0005")] == 1.0
+
+
+def test_a_proxy_that_is_alone_shows_nothing_of_a_store(telemetry: PrometheusTelemetry) -> None:
+    assert not [name for name, _ in values(telemetry) if name.startswith("kvgate_store_")]

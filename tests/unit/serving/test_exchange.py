@@ -1,0 +1,126 @@
+"""What proxies tell each other once a beat: who is there, the mode that rules, charges, completions."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from proxy.core.events import Arrive, Finished
+from proxy.core.outcome import Mode, Outcome
+from proxy.core.policy import Policy
+from proxy.ports.store import StoreError, StoreFault
+from tests.support.builders import FakeClock, demand, policy
+from tests.support.local_store import LocalStore
+from tests.support.several import quarter
+from tests.support.sharing_proxies import SharingProxy
+
+
+class Pool:
+    """Proxies on one clock and store."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = LocalStore(self.clock, policy().store.lease_s)
+
+    def proxy(self, name: str, rules: Policy | None = None) -> SharingProxy:
+        return SharingProxy(name, self.store, self.clock, rules)
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool()
+
+
+async def test_proxies_know_of_each_other(pool: Pool) -> None:
+    a, b = pool.proxy("a"), pool.proxy("b")
+    await a.exchange.beat()
+    await b.exchange.beat()
+    await a.exchange.beat()
+    assert [card.proxy for card in a.exchange.proxies] == ["a", "b"]
+    assert (a.member.proxies, b.member.proxies) == (2, 2)
+    assert a.exchange.differing() == []
+    assert a.exchange.proxies[1].admin == "http://b"
+    assert a.exchange.proxies[1].seen_s == pytest.approx(pool.store.now_s)
+
+
+async def test_another_policy_is_told_once(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = pool.proxy("a"), pool.proxy("b", replace(policy(), tokenizer="other"))
+    await b.exchange.beat()
+    with caplog.at_level(logging.WARNING):
+        await a.exchange.beat()
+        await a.exchange.beat()
+    assert [card.proxy for card in a.exchange.differing()] == ["b"]
+    assert sum("store.policies_differ" in line for line in caplog.messages) == 1
+
+
+async def test_a_mode_in_the_store_rules_until_it_is_taken_away(pool: Pool) -> None:
+    a = pool.proxy("a")
+    pool.store.mode = "observe"
+    await a.exchange.beat()
+    assert a.gate.mode is Mode.OBSERVE
+    pool.store.mode = None
+    await a.exchange.beat()
+    assert a.gate.mode is Mode.ENFORCE
+
+
+async def charge(proxy: SharingProxy, name: str, tenant: str) -> None:
+    """One request of the tenant, from its coming to its end."""
+    await proxy.ask(quarter(name, tenant=tenant))
+    await proxy.finish(name)
+
+
+def virtual(proxy: SharingProxy, tenant: str) -> float:
+    return proxy.gate.queue.virtual(demand(tenant=tenant))
+
+
+async def test_tenants_are_charged_everywhere_and_once(pool: Pool) -> None:
+    a, b = pool.proxy("a"), pool.proxy("b")
+    for proxy in (a, b):
+        await proxy.share()
+        await proxy.exchange.beat()
+    await charge(a, "q0", "x")
+    charged = virtual(a, "x")
+    assert charged > virtual(b, "x") == 0.0
+    for proxy in (a, b, a, b):
+        await proxy.exchange.beat()
+    assert virtual(b, "x") == pytest.approx(charged)
+    assert virtual(a, "x") == pytest.approx(charged), "its own come back to it in the total, and are not charged again"
+
+
+@pytest.mark.parametrize(("fault", "told"), [(StoreFault.CONNECTION, True), (StoreFault.TIMEOUT, False)])
+async def test_what_a_failed_beat_told_is_told_again_unless_it_may_have_been_heard(
+    pool: Pool, fault: StoreFault, *, told: bool
+) -> None:
+    a = pool.proxy("a")
+    await a.share()
+    await charge(a, "q0", "x")
+    pool.store.fault = fault
+    with pytest.raises(StoreError):
+        await a.exchange.beat()
+    pool.store.fault = None
+    await a.exchange.beat()
+    assert bool(pool.store.accounts) is told
+
+
+async def test_who_starts_learns_how_long_answers_were(pool: Pool) -> None:
+    a = pool.proxy("a")
+    await a.share()
+    await a.exchange.beat()
+    before = a.gate.fleet.model.completions_total
+    await charge(a, "q0", "x")
+    await a.exchange.beat()
+    assert a.gate.fleet.model.completions_total == before + 1
+    late = pool.proxy("b")
+    await late.exchange.beat()
+    assert late.gate.fleet.model.completions_total == before + 1
+    await late.exchange.beat()
+    assert late.gate.fleet.model.completions_total == before + 1, "each once"
+
+
+async def test_a_request_that_nobody_asked_the_store_for_is_told_too(pool: Pool) -> None:
+    a = pool.proxy("a")
+    a.gate.mode = Mode.OBSERVE
+    a.dispatcher.feed(Arrive(quarter("q0")))
+    a.dispatcher.feed(Finished("q0", Outcome.COMPLETED, 15, natural=True))
+    await a.exchange.beat()
+    assert [completion.output_tokens for _, completion in pool.store.completions] == [15.0]
