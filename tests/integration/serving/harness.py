@@ -16,12 +16,14 @@ import yaml
 
 from proxy import app
 from proxy.adapters.memory_store import MemoryStore
+from proxy.config.redis_url import store_address
 from proxy.config.settings import ServeSettings, effective_policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import RequestRecord
 from proxy.serving.admin import admin_app
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
+from proxy.serving.sharing import Sharing
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from tests.integration.mock_harness import RunningMock
 from tests.support.upstream_servers import Peer, asgi_server, dechunk
@@ -150,6 +152,11 @@ class RunningProxy:
         return store
 
     @property
+    def sharing(self) -> Sharing:
+        assert self.services.exchange is not None
+        return self.services.exchange.sharing
+
+    @property
     def metrics(self) -> str:
         return self.services.telemetry.exposition()[1].decode()
 
@@ -163,7 +170,7 @@ class RunningProxy:
         return (
             repr(self.services.dispatcher).startswith("<Dispatcher waiting=0 open=0 ")
             and not len(self.services.dispatcher.gate.queue)
-            and not self.store.leases_held()
+            and not self.services.dispatcher._store.leases_held()
             and leases.started == leases.ended
             and not self.services.body_bytes_held
             and not self.services.drain.under_way
@@ -183,9 +190,12 @@ class RunningProxy:
 
 @asynccontextmanager
 async def proxying(
-    *urls: str, policy: Mapping[str, Any] | None = None, probed: bool = True, tokenizer: bool = True, kv_blocks: int | None = None
-) -> AsyncIterator[RunningProxy]:
-    """Serve until the block ends. ``policy`` is what a policy file says; ``probed`` waits until every replica was found."""
+    *urls: str, policy: Mapping[str, Any] | None = None, probed: bool = True, tokenizer: bool = True, kv_blocks: int | None = None,
+    redis_url: str | None = None,
+) -> AsyncIterator[RunningProxy]:  # fmt: skip
+    """Serve until the block ends. ``policy`` is what a policy file says; ``probed`` waits until every replica was found; ``redis_url`` is
+    the store that it shares with others.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.yaml"
         path.write_text(yaml.safe_dump(FAST_SCRAPES | dict(policy or {})), encoding="utf-8")
@@ -195,10 +205,13 @@ async def proxying(
         chosen = effective_policy(settings)
     credentials = {replica.name: app._fields(replica) for replica in chosen.replicas}
     async with httpx.AsyncClient(timeout=5.0) as control:
-        services, feeds = app._build(chosen, credentials, control)
+        store = None if redis_url is None else app.redis_store(store_address(redis_url), chosen.store)
+        services, feeds = app._build(chosen, credentials, control, store)
         records: list[RequestRecord] = []
         _keep_records(services, records)
         watching = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
+        if services.exchange is not None:
+            watching += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         if probed:
             for watcher in services.watchers.values():
                 await asyncio.wait_for(watcher.found.wait(), 10)
@@ -212,6 +225,9 @@ async def proxying(
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+            if services.exchange is not None and store is not None:
+                await services.exchange.sharing.leave()
+                await store.aclose()
             services.dispatcher.close()
             await services.counter.aclose()
             await services.upstream.aclose()
