@@ -189,7 +189,6 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         share=st.sampled_from([0.0, 30.0]),
     )  # fmt: skip
     def reserve(self, asks: list[tuple[int, FloatArray, tuple[float, float], float, bool]], replica: str, share: float) -> None:
-        """Several reservations; the last may be held back on its way."""
         for index, (who, row, rank, late_steps, held_back) in enumerate(asks):
             proxy = self.name(who)
             self.numbers[proxy] += 1
@@ -210,6 +209,12 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         number, epoch, anchor = self.numbers[proxy], self.held[proxy], self.steps(replica)
         self.rewrite_now(rewriting(row, number, proxy=proxy, replica=replica, epoch=epoch, anchor=anchor))
         self.reserve_now(ask(number, proxy=proxy, replica=replica, epoch=epoch, anchor=anchor))
+
+    @rule(who=WHO, replica=REPLICA, row=ROWS)
+    def race(self, who: int, replica: str, row: FloatArray) -> None:
+        """A grant, and a rewrite that was sent before it."""
+        self.reserve([(who, row, (-1.0, 1.0), 0.0, False)], replica, 1000.0)
+        self.rewrite(who, replica, row, 1, 0.0)
 
     @precondition(lambda self: self.late)
     @rule()
@@ -255,7 +260,6 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
                 self.offers_may_come_again(replica, proxy)
 
     def offers_may_come_again(self, replica: str, proxy: str) -> None:
-        """Whether a head's offer lapsed is the ledger's word."""
         head, stamp_s, _ = self.heads[replica, proxy]
         offered_s = self.ledger._heads[replica]._by_key[proxy, head.head_id].offered_s
         self.heads[replica, proxy] = head, stamp_s, offered_s > -inf

@@ -55,14 +55,14 @@ class RedisMachine(SharedMachine):
 
     @rule(
         ready=st.sampled_from([0.0, 20.0, 70.0, 300.0]),
-        until_steps=st.sampled_from([16.0, 64.0, 256.0]),
-        blocks=st.integers(1, 40),
+        until=st.tuples(*[st.sampled_from([16.0, 64.0, 256.0])] * 2),
+        blocks=st.integers(1, 50),
     )
-    def ahead_of_a_promise(self, ready: float, until_steps: float, blocks: int) -> None:
+    def ahead_of_a_promise(self, ready: float, until: tuple[float, float], blocks: int) -> None:
         """A head that does not fit now and has been promised a step, and somebody who may go ahead of it or not."""
         self.rewrite(1, "r0", blocks_row(50, until_steps=64.0), 0, 0.0)
-        self.head(0, "r0", blocks_row(60, until_steps=128.0), (-1.0, 1.0), "x", ready)
-        self.reserve([(1, blocks_row(blocks, until_steps=until_steps), (0.0, 2.5), 0.0, False)], "r0", 100.0)
+        self.head(0, "r0", blocks_row(60, until_steps=until[0]), (-1.0, 1.0), "x", ready)
+        self.reserve([(1, blocks_row(blocks, until_steps=until[1]), (0.0, 2.5), 0.0, False)], "r0", 100.0)
 
     def same_total(self, replica: str) -> None:
         kept = self.runner.run(self.client.execute_command("HGET", self.twin.keys(replica)[1], "total"))
