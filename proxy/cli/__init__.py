@@ -76,6 +76,12 @@ def _doctor() -> CommandModule:
     return doctor
 
 
+def _bench() -> CommandModule:
+    from proxy.cli import bench  # noqa: PLC0415
+
+    return bench
+
+
 def _mock_vllm() -> CommandModule:
     from proxy.sim import mock_server  # noqa: PLC0415
 
@@ -104,6 +110,11 @@ COMMANDS = {
         "watch live servers and say what is wrong, why, and what to turn first",
         "kvgate doctor http://10.0.0.5:8000 http://10.0.0.6:8000 --watch 60s",
         _doctor,
+    ),
+    "bench": Command(
+        "put a load on a server, measure both its sides, and write it down",
+        "kvgate bench http://10.0.0.5:8000 --workload chat --rate 4 --duration 60s --slo ttft=2s,tpot=50ms --out before.json",
+        _bench,
     ),
     "mock-vllm": Command(
         "serve vLLM's API from a model of its scheduler, without a GPU",

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import uvloop
 
 from proxy.adapters.clock import SystemClock
+from proxy.bench.processes import ProgramError
 from proxy.bench.screen import Screen
-from proxy.demo.processes import DemoError
 from proxy.demo.report import as_dict, busy_warning, sentence, table
 from proxy.demo.runs import DemoRun, run_once
 from proxy.demo.workload import KV_BLOCKS_MIN, DemoSettings, request_bodies
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             direct, kvgate = runner.run(_both(settings, screen))
-    except DemoError as error:
+    except ProgramError as error:
         screen.say(f"kvgate demo: {error}")
         return 1
     except asyncio.CancelledError:

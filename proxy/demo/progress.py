@@ -3,9 +3,9 @@
 import asyncio
 from contextlib import suppress
 
+from proxy.bench.load import Tally
 from proxy.bench.screen import Screen
 from proxy.demo.counters import ReplicaCounts, read_counts
-from proxy.demo.load import Fate, Tally
 from proxy.ports import Clock, Upstream, UpstreamError
 
 UPDATE_S = 1.0
@@ -14,9 +14,11 @@ PLAIN_LINE_UPDATES = 5  # without a terminal, one line per this many updates
 
 def progress_line(run: str, tally: Tally, counts: ReplicaCounts, now_s: float) -> str:
     """The state of a run in one line."""
-    not_completed = "".join(f", {count} {fate}" for fate in (Fate.SHED, Fate.FAILED) if (count := tally.count(fate)))
+    completed = tally.count("completed")
+    seen = (("shed", tally.count("shed")), ("failed", tally.count("failed")))
+    not_completed = "".join(f", {count} {outcome}" for outcome, count in seen if count)
     return (
-        f"{run:<15} {tally.count(Fate.COMPLETED):>4}/{tally.total} completed{not_completed}, {counts.running:>3} running, "
+        f"{run:<15} {completed:>4}/{tally.total} completed{not_completed}, {counts.running:>3} running, "
         f"{counts.preemptions:>4} preemptions, {now_s - tally.started_s:>3.0f} s"
     )
 

@@ -5,7 +5,7 @@ The sentence says what the figures say, also where kvgate did not help: differen
 
 from dataclasses import asdict, dataclass
 
-from proxy.demo.load import Fate, Tally
+from proxy.bench.load import Tally
 from proxy.sim.percentile import percentile
 
 EQUAL_RATIO = 0.02  # two runs of the same differ by about this much on a shared machine
@@ -32,16 +32,16 @@ class Figures:
 def figures(tally: Tally, *, preemptions: int, recomputed_tokens: int) -> Figures:
     """What the clients saw, with what the replicas counted."""
     elapsed_s = tally.ended_s - tally.started_s
-    completed = [result for result in tally.results if result.fate is Fate.COMPLETED]
+    completed = [result for result in tally.results if result.outcome == "completed"]
     ttft_s = [result.ttft_s for result in completed if result.ttft_s is not None]
     tpot_p99_s = percentile([result.tpot_s for result in completed if result.tpot_s is not None], 0.99)
     return Figures(
         completed=len(completed),
-        failed=tally.count(Fate.FAILED),
-        shed=tally.count(Fate.SHED),
+        failed=tally.count("failed"),
+        shed=tally.count("shed"),
         preemptions=preemptions,
         recomputed_tokens=recomputed_tokens,
-        tokens_per_s=sum(result.tokens for result in completed) / elapsed_s if elapsed_s > 0 else None,
+        tokens_per_s=sum(result.output_tokens for result in completed) / elapsed_s if elapsed_s > 0 else None,
         ttft_s_p50=percentile(ttft_s, 0.5),
         ttft_s_p99=percentile(ttft_s, 0.99),
         tpot_ms_p99=None if tpot_p99_s is None else tpot_p99_s * 1000,

@@ -5,10 +5,10 @@ import re
 from dataclasses import dataclass
 
 from proxy.adapters.upstream import HttpUpstream
+from proxy.bench.load import Tally, run_load
+from proxy.bench.processes import START_S_MAX, Program, ProgramError, Programs, free_ports, until_ready
 from proxy.bench.screen import Screen
 from proxy.demo.counters import read_counts
-from proxy.demo.load import Tally, run_load
-from proxy.demo.processes import START_S_MAX, DemoError, Program, Programs, free_ports, until_ready
 from proxy.demo.progress import show_progress
 from proxy.demo.report import Figures, figures
 from proxy.demo.workload import DemoSettings, mock_words
@@ -27,7 +27,7 @@ class DemoRun:
 
 
 async def run_once(settings: DemoSettings, bodies: list[bytes], *, gated: bool, clock: Clock, screen: Screen) -> DemoRun:
-    """Start the programs, send the load, read the counters and end the programs. Raises DemoError."""
+    """Start the programs, send the load, read the counters and end the programs. Raises ProgramError."""
     upstream = HttpUpstream()
     name = "with kvgate" if gated else "without kvgate"
     try:
@@ -50,7 +50,7 @@ async def run_once(settings: DemoSettings, bodies: list[bytes], *, gated: bool, 
             try:
                 counts = await read_counts(upstream, replicas)
             except UpstreamError as error:
-                raise DemoError(f"the counters of a mock replica could not be read: {error}") from error
+                raise ProgramError(f"the counters of a mock replica could not be read: {error}") from error
     finally:
         await upstream.aclose()
     result = figures(tally, preemptions=counts.preemptions, recomputed_tokens=counts.recomputed_tokens)

@@ -18,7 +18,7 @@ from typing import Self
 
 import httpx
 
-from proxy.demo.processes import free_ports
+from proxy.bench.processes import free_ports
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from tests.bench.shared_network import BOUND_TO_US, INSIDE, STORE, Direct, Namespaces, Network, Relay
 from tests.support.redis_server import RedisServer

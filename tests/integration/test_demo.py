@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from proxy.adapters.upstream import HttpUpstream
-from proxy.demo.processes import DemoError, Programs, free_ports, until_ready
+from proxy.bench.processes import ProgramError, Programs, free_ports, until_ready
 
 RUN_KEYS = {
     "completed", "failed", "shed", "preemptions", "tokens_per_s", "ttft_s_p50", "ttft_s_p99", "tpot_ms_p99", "elapsed_s",
@@ -88,7 +88,7 @@ async def test_a_program_that_does_not_start_is_told_with_its_last_lines() -> No
         port = str(taken.getsockname()[1])
         async with Programs() as programs, asyncio.timeout(60):
             program = await programs.start("mock replica 1", ["mock-vllm", "--port", port])
-            with pytest.raises(DemoError) as caught:
+            with pytest.raises(ProgramError) as caught:
                 await program.says(LISTENS)
     said = str(caught.value)
     assert said.startswith("mock replica 1 did not start (exit code 1). Its last lines:\n    kvgate mock-vllm: cannot listen on")
@@ -111,7 +111,7 @@ async def test_a_program_that_never_gets_ready_ends_the_wait_when_it_ends() -> N
     upstream = HttpUpstream()
     async with Programs() as programs, asyncio.timeout(60):
         program = await programs.start("kvgate", ["serve", "--replica", "no address"])
-        with pytest.raises(DemoError, match=r"kvgate ended before its work was done \(exit code 2\)"):
+        with pytest.raises(ProgramError, match=r"kvgate ended before its work was done \(exit code 2\)"):
             await programs.unless_one_ends(until_ready(program, upstream, f"http://127.0.0.1:{admin_port}"))
     await upstream.aclose()
 
@@ -129,7 +129,7 @@ async def test_a_program_that_dies_stops_the_work() -> None:
             finally:
                 dropped.set()
 
-        with pytest.raises(DemoError, match="mock replica 1 ended before its work was done \\(killed by signal 9\\)"):
+        with pytest.raises(ProgramError, match="mock replica 1 ended before its work was done \\(killed by signal 9\\)"):
             await programs.unless_one_ends(work())
         assert dropped.is_set()
 

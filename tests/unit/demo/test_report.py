@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.demo.load import Fate, RequestResult, Tally
+from proxy.advise.result_file import RequestSample
+from proxy.bench.load import Tally
 from proxy.demo.report import Figures, as_dict, busy_warning, figures, ratio, sentence, table
 
 DIRECT = Figures(
@@ -29,10 +30,10 @@ def test_ratios_never_divide_by_nothing(before: float | None, after: float | Non
 def test_figures_are_of_what_was_completed() -> None:
     tally = Tally(4, started_s=10.0, ended_s=14.0)
     tally.results = [
-        RequestResult(Fate.COMPLETED, 100, 1.0, 0.010),
-        RequestResult(Fate.COMPLETED, 1, 3.0, None),
-        RequestResult(Fate.SHED, reason="429 queue_full"),
-        RequestResult(Fate.FAILED, reason="reset"),
+        RequestSample(0.0, 0.0, 1.99, "completed", 1.0, output_tokens=100),
+        RequestSample(0.0, 0.0, 3.0, "completed", 3.0, output_tokens=1),
+        RequestSample(0.0, 0.0, 0.1, "shed", error="429 queue_full"),
+        RequestSample(0.0, 0.0, 0.1, "failed", error="reset"),
     ]
     found = figures(tally, preemptions=5, recomputed_tokens=70)
     assert (found.completed, found.shed, found.failed, found.preemptions, found.recomputed_tokens) == (2, 1, 1, 5, 70)

@@ -6,9 +6,10 @@ from io import StringIO
 
 import pytest
 
+from proxy.advise.result_file import RequestSample
+from proxy.bench.load import Tally
 from proxy.bench.screen import Screen
 from proxy.demo.counters import ReplicaCounts, counts_from
-from proxy.demo.load import Fate, RequestResult, Tally
 from proxy.demo.progress import progress_line
 from proxy.demo.workload import KV_BLOCKS_MIN, DemoSettings, mock_words, request_bodies
 from proxy.sim.mock_text import MockTokenizer
@@ -48,10 +49,10 @@ def test_counts_are_summed_over_replicas_and_engines() -> None:
 
 def test_progress_tells_how_far_it_is() -> None:
     tally = Tally(40, started_s=2.0)
-    tally.results = [RequestResult(Fate.COMPLETED)] * 7
+    tally.results = [RequestSample(0.0, 0.0, 1.0, "completed")] * 7
     line = progress_line("with kvgate", tally, ReplicaCounts(5, 3, 0), 10.4)
     assert line.split() == "with kvgate 7/40 completed, 5 running, 3 preemptions, 8 s".split()  # noqa: SIM905
-    tally.results.append(RequestResult(Fate.SHED, reason="429 queue_full"))
+    tally.results.append(RequestSample(0.0, 0.0, 1.0, "shed", error="429 queue_full"))
     assert "7/40 completed, 1 shed," in progress_line("with kvgate", tally, ReplicaCounts(), 10.0)
 
 
