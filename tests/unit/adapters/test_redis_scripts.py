@@ -183,14 +183,18 @@ async def test_a_server_that_is_full_or_read_only_says_so_and_keeps_what_it_had(
 
 
 @pytest.mark.redis
-async def test_a_server_that_restarts_empty_fences_everybody(ledger: RedisLedger, server: RedisServer) -> None:
+async def test_a_server_that_restarts_empty_fences_everybody_and_recovers(ledger: RedisLedger, server: RedisServer) -> None:
     epoch = await joined(ledger)
     server.restart()
     with pytest.raises(RedisError):
         await ledger.publish(record(), ENDS, 1.0)  # the connection is the old one's
     await ledger.publish(record(), ENDS, 1.0)
     assert (await ledger.reserve(ask(1, epoch=epoch))).answer is Answer.FENCED
-    assert await ledger.register("p0") > epoch
+    again = await ledger.register("p0")
+    assert again > epoch
+    # Nobody has written again: that the replica looks empty proves nothing.
+    assert (await ledger.reserve(ask(2, epoch=again))).answer is Answer.RECOVERING
+    assert (await ledger.reserve(ask(3, 10.0, epoch=again, own_share_blocks=10.0))).answer is Answer.GRANTED
 
 
 @pytest.mark.redis
