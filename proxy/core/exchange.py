@@ -3,7 +3,9 @@
 Decides nothing. *Charges* are told in virtual token-time (block-steps per weight, settled differences included), so that nobody need know
 the weight of a tenant it never saw; they move the virtual times of the others' queues, which then serve a tenant as if all its requests
 had come to one. A queue that begins, or a tenant that comes back, starts at the *clock* of its band, which is the furthest of all queues':
-no credit for its absence anywhere. *Completions* are told as the plain values that the length model and the margin's feedback learn from.
+no credit for its absence anywhere. Ranks are compared by what all have heard of: with one's own last charges in them, proxies would take
+turns for a tenant that is at several of them, and its deadlines would not count. *Completions* are told as the plain values that the
+length model and the margin's feedback learn from.
 
 Fails: between two exchanges a tenant spread over N proxies may be served up to N times as fast as it should be.
 """
@@ -11,6 +13,7 @@ Fails: between two exchanges a tenant spread over N proxies may be served up to 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from proxy.core.demand import Demand
 from proxy.core.events import Finished
 from proxy.core.fleet import Fleet
 from proxy.core.lease import Lease
@@ -42,6 +45,7 @@ class Exchange:
         self._fleet = fleet
         self._queue = queue
         self._completions: list[Completion] = []
+        self._told: dict[TenantKey, float] = {}  # charges taken last, which some may not have heard of yet
         queue.charged = {}
 
     def __repr__(self) -> str:
@@ -69,7 +73,14 @@ class Exchange:
     def take_charges(self) -> dict[TenantKey, float]:
         """Virtual token-time that we charged since last asked; tenants for whom it came to nothing are left out."""
         taken, self._queue.charged = self._queue.charged or {}, {}
+        self._told = taken
         return {key: virtual for key, virtual in taken.items() if virtual}
+
+    def virtual_known(self, demand: Demand) -> float:
+        """Virtual time of the demand's tenant as everybody knows it: without what we charged it since, in whole block-steps."""
+        key = demand.priority, demand.tenant
+        untold = (self._queue.charged or {}).get(key, 0.0) + self._told.get(key, 0.0)
+        return float(round(self._queue.virtual(demand) - untold))
 
     def clocks(self) -> dict[int, float]:
         """By priority, the virtual time of whoever was served last."""

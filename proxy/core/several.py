@@ -75,7 +75,7 @@ class Several:
     def rank(self, entry: Waiting) -> Rank:
         """The place of ``entry`` among all who wait."""
         demand = entry.demand
-        return Rank(-float(demand.priority), self._queue.virtual(demand), entry.start_by_s + self.ahead_s)
+        return Rank(-float(demand.priority), self.exchange.virtual_known(demand), entry.start_by_s + self.ahead_s)
 
     def heads(self, now_s: float) -> dict[str, list[Head]]:
         """By replica, the first of every priority that waits here for it; of replicas that have a record."""

@@ -22,6 +22,7 @@ from proxy.core.gate import Gate
 from proxy.core.outcome import Outcome
 from proxy.core.saturation import Binding
 from proxy.core.shared import Answer, Load, Rank, curves_of, load_of, row_of
+from proxy.core.wait_queue import Waiting
 from tests.support.builders import engine_sample, policy, scrape, spec
 from tests.support.several import STORE_AHEAD_S, account, filled, gate_of, names, quarter, record, reserves, tell
 
@@ -48,13 +49,18 @@ def test_a_reservation_carries_what_it_adds_and_its_rank() -> None:
     assert np.allclose(curves_of(written), curves_of(effect.row))
 
 
-def test_ranks_compare_tenants_by_what_they_had() -> None:
-    gate = gate_of()
-    first = reserves(gate.handle(Arrive(quarter("a", tenant="a")), 0.0))[0].rank
-    second = reserves(gate.handle(Arrive(quarter("a2", tenant="a")), 0.2))[0].rank
-    assert first is not None
-    assert second is not None
-    assert first < second
+def test_ranks_compare_tenants_by_what_all_have_heard_that_they_had() -> None:
+    gate, other = gate_of(), gate_of()
+    ranks = [reserves(gate.handle(Arrive(quarter("a", tenant="a")), 0.0))[0].rank]
+    for turn in range(2):
+        ranks.append(reserves(gate.handle(Arrive(quarter(f"a{turn}", tenant="a")), 0.2 + turn))[0].rank)
+        other.share().exchange.charged(gate.share().exchange.take_charges(), {})
+    ranks.append(reserves(gate.handle(Arrive(quarter("last", tenant="a")), 3.0))[0].rank)
+    known = [rank.virtual for rank in ranks if rank is not None]
+    assert known[0] == known[1] == known[2] == 0.0, "others that wait for the same tenant come by their deadlines"
+    assert known[3] > 0.0
+    there = other.share().rank(Waiting(quarter("there", tenant="a"), 3.0)).virtual
+    assert known[3] < there == round(other.queue.virtual(quarter("there", tenant="a")))
 
 
 @pytest.mark.parametrize("answer", [Answer.ROOM, Answer.SEATS, Answer.HEAD, Answer.STALE, Answer.FENCED, Answer.RECOVERING])
