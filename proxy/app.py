@@ -59,7 +59,8 @@ def run_serve(settings: ServeSettings) -> int:
     subscribed = [(one.name, one.kv_events, subscription(one.kv_events)) for one in policy.replicas if one.kv_events is not None]
     if settings.store is not None:
         redis_store(settings.store, policy.store)  # what is wrong with it is told now, not by each worker
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    who = "[%(process)d] " if settings.workers > 1 else ""
+    logging.basicConfig(level=settings.log_level.upper(), format=f"%(asctime)s %(levelname)s {who}%(message)s", stream=sys.stderr)
     for name in ("httpx", "httpcore", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)  # a line per scrape says nothing
 

@@ -2,7 +2,7 @@
 
 Keys of an exchange, beside those of the scripts, all of one hash tag:
 
-    kvgate:{POOL}:proxies         hash   proxy -> JSON of its card; whoever finds one older than ``CARD_LEASES`` leases takes it out
+    kvgate:{POOL}:proxies         hash   proxy -> JSON of its card; whoever finds one older than a lease takes it out
     kvgate:{POOL}:tenants:PERIOD  hash   priority|tenant -> virtual token-time charged by all proxies in these ten minutes
     kvgate:{POOL}:completions     stream the last 5,000 or so requests that ended
     kvgate:{POOL}:mode            string the mode that rules instead of every proxy's policy, where it is set
@@ -27,7 +27,6 @@ from proxy.core.outcome import Mode
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 
-CARD_LEASES = 3.0
 PERIOD_S = 600
 COMPLETIONS_KEPT = 5000  # about: enough to know the length classes of a day's traffic again
 COMPLETIONS_FIRST = 2000  # what a proxy reads that has just started
@@ -151,7 +150,7 @@ class RedisStore:
 
     async def _living(self, cards: dict[bytes, bytes], store_s: float) -> tuple[ProxyCard, ...]:
         known = [_card(card) for card in cards.values()]
-        gone = [card.proxy for card in known if store_s - card.seen_s > CARD_LEASES * self._lease_s]
+        gone = [card.proxy for card in known if store_s - card.seen_s > self._lease_s]
         if gone:
             await self._link.client.execute_command("HDEL", self._key("proxies"), *gone)
         return tuple(sorted((card for card in known if card.proxy not in gone), key=lambda card: card.proxy))

@@ -97,6 +97,8 @@ class _StateCollector(Collector):
             ("kvgate_replica_prefill_tokens_max", "Bound of the prefill backlog", "prefill_tokens_max"),
             ("kvgate_replica_seats", "Sequences the engine runs at most, told or learned", "seats"),
             ("kvgate_replica_engine_queue", "Sequences that wait in the engine ahead of whoever is sent next", "engine_queue"),
+            ("kvgate_replica_foreign_sequences", "Sequences there of requests that bypassed us", "foreign_sequences"),
+            ("kvgate_replica_second_proxy", "1 while what bypasses us looks like another kvgate", "second_proxy"),
             ("kvgate_replica_prefix_credit", "Share of expected prefix hits that comes true", "prefix_hit_credit_ratio"),
             ("kvgate_replica_enforced", "0 where kvgate only observes", "enforced"),
         )

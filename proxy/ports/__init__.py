@@ -222,6 +222,8 @@ class ReplicaState:
     prefill_tokens_max: float | None = None
     seats: int | None = None
     engine_queue: float | None = None
+    foreign_sequences: int | None = None
+    second_proxy: bool | None = None
     binding: str = ""
     prefix_hit_tokens_expected_total: int | None = None
     prefix_hit_tokens_counted_total: float | None = None

@@ -106,6 +106,8 @@ def _replica_state(services: Services, watcher: ReplicaWatcher, name: str, now_s
         prefill_tokens_max=saturation.backlog_tokens_max(),
         seats=saturation.seats(now_s),
         engine_queue=saturation.queue_debt,
+        foreign_sequences=saturation.foreign_sequences,
+        second_proxy=watcher.second_proxy(name),
         binding=book.binding_last,
         prefix_hit_tokens_expected_total=credit.expected_tokens_total,
         prefix_hit_tokens_counted_total=credit.counted_tokens_total,

@@ -33,6 +33,7 @@ from proxy.ports.store import ScrapeTurns
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.ranks import engines_apart, split_sample, split_spec
+from proxy.serving.second_proxy import SecondProxyWatch
 from proxy.wire.vllm_metrics import counts_null_block
 
 FAILURES_MAX = 3
@@ -108,6 +109,7 @@ class ReplicaWatcher:
         self._heard_s = dispatcher.clock.now_s()  # when it last answered or one of our streams on it went on
         self._streamed = 0
         self._wedged: set[str] = set()
+        self._second: dict[str, SecondProxyWatch] = {}
         self._specs: tuple[ReplicaSpec, ...] = ()
 
     @property
@@ -219,6 +221,7 @@ class ReplicaWatcher:
         for book in self.books():
             self._compare(book, sample.sampled_s)
             self._look_for_standstill(book)
+            self._look_for_second_proxy(book)
         if self._turns is not None:
             self._turns.scraped(self.names)
         return True
@@ -231,6 +234,19 @@ class ReplicaWatcher:
         if name in self._wedged and not wedged:
             log.warning("replica.moves_again replica=%s", name)
             self._wedged.discard(name)
+
+    def _look_for_second_proxy(self, book: Book) -> None:
+        ours, foreign = book.ledger.sequences_total, book.saturation.foreign_sequences
+        if self._second.setdefault(book.spec.name, SecondProxyWatch()).looked(ours, foreign):
+            log.warning(
+                "replica.second_proxy replica=%s ours=%d foreign=%d: as much bypasses this proxy as goes through it. Another kvgate there?"
+                " Then give all of them the same --redis",
+                book.spec.name, ours, foreign,
+            )  # fmt: skip
+
+    def second_proxy(self, name: str) -> bool:
+        """Whether what bypasses us on one of ``names`` looks like another kvgate."""
+        return name in self._second and self._second[name].suspected
 
     def _several(self, sample: ReplicaSample) -> None:
         """Whether the URL balances over several engines shows only after a while, and may end again."""
