@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import floor, log
 
 import numpy as np
 
-from proxy.advise.result_file import RequestSample, Slo, Spread, Summary
+from proxy.advise.result_file import RequestSample, Signals, Slo, Spread, Summary
 
 ITL_BIN_RATIO = 1.005
 ITL_BIN_S_MIN = 1e-6  # gaps below a microsecond fall into the first bin
@@ -71,6 +72,12 @@ class Gaps:
         count = int(self.counts.sum())
         mean = self.total_s / count if count else None
         return Spread(count, mean, self.percentile(0.5), self.percentile(0.9), self.percentile(0.99))
+
+
+def increments(signals: Signals) -> list[tuple[float, float]]:
+    """(time, preemptions since the scrape before); a counter that falls started again from 0."""
+    told = [(at, value) for at, value in zip(signals.at_s, signals.preemptions_total, strict=True) if value is not None]
+    return [(at, new - old if new >= old else new) for (_, old), (at, new) in pairwise(told)]
 
 
 def spread(values_s: Sequence[float]) -> Spread:

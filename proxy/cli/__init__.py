@@ -82,6 +82,12 @@ def _bench() -> CommandModule:
     return bench
 
 
+def _compare() -> CommandModule:
+    from proxy.cli import compare  # noqa: PLC0415
+
+    return compare
+
+
 def _mock_vllm() -> CommandModule:
     from proxy.sim import mock_server  # noqa: PLC0415
 
@@ -115,6 +121,11 @@ COMMANDS = {
         "put a load on a server, measure both its sides, and write it down",
         "kvgate bench http://10.0.0.5:8000 --workload chat --rate 4 --duration 60s --slo ttft=2s,tpot=50ms --out before.json",
         _bench,
+    ),
+    "compare": Command(
+        "before and after of two benchmark runs, with confidence, and what to try next",
+        "kvgate compare before.json after.json --plot change.svg",
+        _compare,
     ),
     "mock-vllm": Command(
         "serve vLLM's API from a model of its scheduler, without a GPU",

@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what vLLM may use of it (default: {UTILIZATION_DEFAULT})",
     )  # fmt: skip
     memory.add_argument(
-        "--weights-gib", type=_least, metavar="GIB", help="weights on one card (default: the model's files over the cards)"
+        "--weights-gib",
+        type=_least,
+        metavar="GIB",
+        help="weights on one card (default: the model's files, or an estimate, over the cards)",
     )
     memory.add_argument(
         "--reserve-gib", type=_least, default=0.0, metavar="GIB", help="activations and communication (default: 0)"

@@ -1,60 +1,22 @@
 """The result file: what is written is read, what is wrong is told, and the figures are those of the definitions."""
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from proxy.advise.result_figures import Gaps, is_good, itl_bin, itl_bin_s, itl_counts, summarise
+from proxy.advise.result_figures import Gaps, increments, is_good, itl_bin, itl_bin_s, itl_counts, summarise
 from proxy.advise.result_file import (
     SCHEMA,
-    BenchResult,
-    RequestSample,
     ResultFileError,
     Signals,
     Slo,
     Spread,
-    WorkloadRun,
     decode,
     encode,
 )
-
-
-def sample(planned_s: float = 0.0, *, tokens: int = 11, ttft_s: float = 0.5, gap_s: float = 0.02, **fields: Any) -> RequestSample:
-    """An answer of ``tokens`` tokens, one a chunk."""
-    first_s = planned_s + ttft_s
-    ended_s = first_s + gap_s * (tokens - 1)
-    given: dict[str, Any] = {
-        "sent_s": planned_s,
-        "ended_s": ended_s,
-        "first_token_s": first_s,
-        "output_tokens": tokens,
-        "prompt_tokens": 100,
-        "outcome": "completed",
-        "itl_counts": itl_counts([gap_s] * (tokens - 1)),
-    }
-    return RequestSample(planned_s=planned_s, **(given | fields))
-
-
-def result(requests: Iterable[RequestSample], **fields: Any) -> BenchResult:
-    """A whole file around some requests."""
-    rows = tuple(requests)
-    slo = Slo(ttft_s=1.0, tpot_s=0.05)
-    given: dict[str, Any] = {
-        "schema": SCHEMA,
-        "kvgate_version": "0",
-        "command": ("kvgate", "bench", "http://a"),
-        "target": "http://a",
-        "workload": WorkloadRun(name="chat", seed=1, rate_per_s=2.0),
-        "started_at": "2026-01-01T00:00:00+00:00",
-        "duration_s": 10.0,
-        "slo": slo,
-        "summary": summarise(rows, slo, duration_s=10.0),
-        "requests": rows,
-    }
-    return BenchResult(**(given | fields))
+from tests.unit.advise.runs import result, sample
 
 
 def test_a_file_is_read_as_it_was_written() -> None:
@@ -130,3 +92,8 @@ def test_nothing_measured_has_no_figures() -> None:
 )
 def test_a_good_answer_keeps_every_part_of_the_objective(slo: Slo, good: bool) -> None:
     assert is_good(sample(), slo) is good
+
+
+def test_a_counter_that_falls_started_again_from_zero() -> None:
+    signals = Signals("http://a", (0.0, 1.0, 2.0, 3.0), (None,) * 4, (None,) * 4, (None,) * 4, (5.0, 8.0, None, 2.0))
+    assert increments(signals) == [(1.0, 3.0), (3.0, 2.0)]
