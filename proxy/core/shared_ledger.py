@@ -15,7 +15,8 @@ Recovery. A store without a generation has lost its rows. It begins one and reco
 have rewritten it as any of them knew. Meanwhile a proxy gets what keeps it within its own last share, the empty replica's rule aside:
 that nothing is written there proves nothing.
 
-Scrape lease. The first to publish a replica's record may go on to do so; another takes over when the lease has passed.
+Scrape lease. The first to publish a replica's record may go on to do so; another takes over when the lease has passed, with a record that
+goes on from the one that stands: the replica's step clock never goes back, for rows are anchored in it.
 
 Fails: rows lost without the generation (a replica of the store that lagged and took over) are missing until their next rewrite. A proxy's
 name must be that of one life of a process: numbers begin anew with it.
@@ -30,6 +31,7 @@ from proxy.core.shared import Answer, Head, Record, ReserveAsk, ReserveReply, Re
 from proxy.core.shared_heads import OFFER_S, Heads, PublishedHead
 from proxy.core.shared_sum import SEQUENCES, ReplicaAccount, stamp_ms
 
+BEHIND_STEPS_MAX = 1.0  # of a record that takes over: rounding, and two readings of the store's clock
 LEASE_S = 2.0
 
 
@@ -92,7 +94,8 @@ class SharedLedger:
     # ---- records
 
     def publish(self, record: Record, ends: FloatArray, scrape_lease_s: float, now_s: float) -> bool:
-        """Publish a replica's record, and keep the right to scrape it for so long; False: another has it.
+        """Publish a replica's record, and keep the right to scrape it for so long; False: another has it, or who takes it over has not
+        heard of the record that stands: its steps are behind.
 
         The ledger numbers the record. ``ends`` are those of the replica's grid: with others than before all rows there are dropped.
         """
@@ -101,8 +104,10 @@ class SharedLedger:
         if account is None:
             account = self.accounts[record.replica] = ReplicaAccount(replace(record, number=0), ends.copy())
             self._heads[record.replica] = Heads(self.lease_s)
-        elif account.holder not in {"", record.holder} and now_s < account.held_until_s:
-            return False
+        elif account.holder != record.holder:
+            held = bool(account.holder) and now_s < account.held_until_s
+            if held or record.steps + BEHIND_STEPS_MAX < account.record.steps_at(record.published_s):
+                return False
         number = max(account.record.number + 1, stamp_ms(now_s))
         if not np.array_equal(account.ends, ends):
             account = self.accounts[record.replica] = ReplicaAccount(record, ends.copy())

@@ -171,16 +171,28 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
     @rule(
         replica=REPLICA, holder=st.sampled_from(PROXIES), z=st.sampled_from([0.5, 2.0]), sigma=st.sampled_from([0.0, 4.0]),
         bias=st.sampled_from([0.0, -2.0, 6.0]), usable=st.sampled_from([60, 100]), seats=st.sampled_from([None, 4]),
-        rate=st.sampled_from([0.0, 30.0, 70.0]),
+        rate=st.sampled_from([0.0, 30.0, 70.0]), behind=st.sampled_from([0.0, 0.0, 40.0]),
     )  # fmt: skip
     def publish(
-        self, replica: str, holder: str, z: float, sigma: float, bias: float, usable: int, seats: int | None, rate: float
+        self,
+        replica: str,
+        holder: str,
+        z: float,
+        sigma: float,
+        bias: float,
+        usable: int,
+        seats: int | None,
+        rate: float,
+        behind: float = 0.0,
     ) -> None:
         known = self.ledger.accounts.get(replica)
-        taken = known is not None and known.holder not in {"", holder} and self.now_s < known.held_until_s
+        another = known is not None and known.holder != holder
+        if not another:
+            behind = 0.0  # it knows what it told
+        taken = another and (behind > 0.0 or (known.holder != "" and self.now_s < known.held_until_s))
         one = record(
             replica, holder=holder, z=z, sigma_blocks=sigma, bias_blocks=bias, usable_blocks=usable, sequences_max=seats,
-            steps_per_s=rate, published_s=self.now_s - 0.01, steps=self.steps(replica),
+            steps_per_s=rate, published_s=self.now_s - 0.01, steps=self.steps(replica) - behind,
         )  # fmt: skip
         assert self.call("publish", one, ENDS, 1.0) is not taken
 

@@ -2,14 +2,20 @@
 --
 -- KEYS   as account.lua
 -- ARGV   1 now, 2 lease, 3 holder, 4 scrape lease (s), 5 record (JSON), 6 facts, 7 ends of the replica's grid, both as packed doubles
--- Returns  1, or 0 where another proxy has the right.
+-- Returns  1, or 0 where another proxy has the right, or where who takes it over has not heard of the record that stands: its steps are
+--          behind. The replica's clock never goes back.
 --
 -- A replica that nobody publishes any more is forgotten after KEPT_MS.
 
-local KEPT_MS = 3600000
+local KEPT_MS, BEHIND_STEPS_MAX = 3600000, 1
 begin(ARGV[3])
-local got = redis.call('HMGET', STATE, 'holder', 'held_until', 'number', 'ends')
-if got[1] and got[1] ~= '' and got[1] ~= ARGV[3] and NOW < tonumber(got[2]) then return 0 end
+local got = redis.call('HMGET', STATE, 'holder', 'held_until', 'number', 'ends', 'facts')
+if got[1] and got[1] ~= ARGV[3] then
+  if got[1] ~= '' and NOW < tonumber(got[2]) then return 0 end
+  local steps, rate, published = struct.unpack('<ddd', got[5], 41)
+  local steps_told, _, published_told = struct.unpack('<ddd', ARGV[6], 41)
+  if steps_told + BEHIND_STEPS_MAX < steps + rate * math.max(0, published_told - published) then return 0 end
+end
 local number = math.max(tonumber(got[3] or 0) + 1, stamp_ms())
 redis.call('HSET', STATE, 'record', ARGV[5], 'number', string.format('%.0f', number), 'holder', ARGV[3],
   'held_until', string.format('%.17g', NOW + tonumber(ARGV[4])), 'facts', ARGV[6], 'ends', ARGV[7])

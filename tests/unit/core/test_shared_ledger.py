@@ -205,6 +205,14 @@ def test_one_proxy_at_a_time_publishes_and_another_takes_over_after_the_lease() 
     assert ledger.publish(record(holder="a"), ENDS, 1.0, 2.1)
 
 
+def test_who_takes_over_goes_on_from_the_steps_that_were_told_last() -> None:
+    ledger = SharedLedger()
+    assert ledger.publish(record(holder="a", steps=1000.0, steps_per_s=50.0, published_s=1.0), ENDS, 1.0, 1.0)
+    late = record(holder="b", steps=1090.0, steps_per_s=20.0, published_s=3.0)
+    assert not ledger.publish(late, ENDS, 1.0, 3.0), "it has not heard of the 1,100 that anchors count in"
+    assert ledger.publish(replace(late, steps=1100.0), ENDS, 1.0, 3.0)
+
+
 def test_a_record_is_told_once_and_rows_of_another_grid_not_taken() -> None:
     fleet = Fleet()
     told = fleet.rewrite("p0").record
