@@ -24,6 +24,7 @@ from proxy.core.shared_book import SharedBook
 from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Waiting, WaitQueue
 
+HEADS_AMONG = 4  # replicas on which a head is put forward: each is one more call to the store
 REFUSED_AGAIN_S = 0.05  # our own row there is older than our ledger: until it is written again the store will say the same
 
 Ask = tuple[FloatArray | None, Rank | None]  # what ``Reserve`` carries besides the lease
@@ -78,39 +79,50 @@ class Several:
         return Rank(-float(demand.priority), self.exchange.virtual_known(demand), entry.start_by_s + self.ahead_s)
 
     def heads(self, now_s: float) -> dict[str, list[Head]]:
-        """By replica, the first of every priority that waits here for it; of replicas that have a record."""
+        """By replica, the first of every priority that waits here; of replicas that have a record.
+
+        It is put forward on the replicas that come nearest to having room for it, since it takes whichever has it first. Only where room is
+        reserved for it is it promised any: elsewhere others may go ahead until it fits.
+        """
         found: dict[str, list[Head]] = {name: [] for name in self._fleet.books}
         for entry in self._queue.heads():
-            book = self._tentative(entry, now_s)
-            shared = None if book is None else self.book(book.spec.name)
-            if shared is None or book is None or shared.record is None:
-                continue
-            steps = shared.record.steps_at(now_s + self.ahead_s)
-            reserved = entry.reservation
-            if reserved is not None and reserved.replica == book.spec.name:
-                start = reserved.step
-            else:
-                earliest = earliest_start(book, book.newcomer(entry.demand, now_s, entry.curves).curves, now_s)
-                start = inf if earliest is None else earliest[0]
-            ready = steps + max(0.0, start - book.steps_now(now_s))
-            row = shared.row_of_newcomer(entry)
-            found[book.spec.name].append(Head(entry.demand.request_id, self.rank(entry), row, steps, ready))
+            books = self._candidates(entry)
+            books.sort(key=lambda book: -book.headroom_with(book.newcomer(entry.demand, now_s, entry.curves), now_s))
+            reserved = self._reserved(entry, books)
+            for book in {one.spec.name: one for one in (*books[:HEADS_AMONG], reserved) if one is not None}.values():
+                shared = self.book(book.spec.name)
+                if shared is not None and shared.record is not None:
+                    steps = shared.record.steps_at(now_s + self.ahead_s)
+                    ready = steps + self._ready_steps(entry, book, now_s) if book is reserved else inf
+                    row = shared.row_of_newcomer(entry)
+                    found[book.spec.name].append(Head(entry.demand.request_id, self.rank(entry), row, steps, ready))
         return found
 
-    def _tentative(self, entry: Waiting, now_s: float) -> Book | None:
-        """The replica that ``entry`` waits for: where room is reserved for it, else the nearest miss."""
-        books = [
+    def _candidates(self, entry: Waiting) -> list[Book]:
+        """Replicas that can take ``entry``."""
+        return [
             book
             for book in self._fleet.of_model(entry.demand.length_class.model)
             if book.phase is ReplicaPhase.SERVING and not book.spec.among(entry.excluded) and book.fits_alone(entry.demand)
         ]
+
+    @staticmethod
+    def _reserved(entry: Waiting, books: list[Book]) -> Book | None:
+        """Where room is reserved for ``entry``; where none is, the nearest miss, the first of ``books``."""
         if entry.reservation is not None:
             for book in books:
                 if book.spec.name == entry.reservation.replica:
                     return book
-        return max(
-            books, key=lambda book: book.headroom_with(book.newcomer(entry.demand, now_s, entry.curves), now_s), default=None
-        )
+        return books[0] if books else None
+
+    @staticmethod
+    def _ready_steps(entry: Waiting, book: Book, now_s: float) -> float:
+        """Steps from now to when ``entry`` will have room on ``book``; infinite: not within the horizon."""
+        if entry.reservation is not None and entry.reservation.replica == book.spec.name:
+            start: tuple[float, float] | None = entry.reservation.step, 0.0
+        else:
+            start = earliest_start(book, book.newcomer(entry.demand, now_s, entry.curves).curves, now_s)
+        return inf if start is None else max(0.0, start[0] - book.steps_now(now_s))
 
     def taken_up(self, replica: str, now_s: float) -> Choice | None:
         """The choice of the first who waits for ``replica``, on which the store offers it room: it knows better than we do what is free
@@ -118,7 +130,7 @@ class Several:
         """
         book = self._fleet.books.get(replica)
         for entry in self._queue.heads() if book is not None else ():
-            if self._tentative(entry, now_s) is book and book is not None:
+            if book is not None and book in self._candidates(entry):
                 newcomer = book.newcomer(entry.demand, now_s, entry.curves)
                 headroom = book.headroom_with(newcomer, now_s)
                 if book.binding(entry.demand, max(0.0, headroom), now_s) is not Binding.NONE:

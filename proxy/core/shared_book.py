@@ -28,7 +28,6 @@ from proxy.core.shared import Load, Others, Record, load_of, row_of, shifted
 from proxy.core.sharing import others_apart, share_blocks
 from proxy.core.wait_queue import Waiting
 
-GROWTH_STEPS = 16.0  # over which the growth of a row is taken: a block's worth
 SETTLED_S = 0.5  # what came or went since then may or may not be in the measurement it will be compared with
 ENGINE = "shared"
 
@@ -116,17 +115,17 @@ class SharedBook:
         if not ledger.leases:
             return None
         low, high = self._interval(now_s)
-        later = ledger.held_interval(book.steps_now(now_s), LAG_STEPS + GROWTH_STEPS)[1]
-        now = ledger.held_interval(book.steps_now(now_s), LAG_STEPS)[1]
+        own, ends = ledger.own(), book.grid.ends
         load = Load(
             leases=float(len(ledger.leases)),
             sequences=float(ledger.sequences),
             low_blocks=low,
             high_blocks=high,
-            growth_blocks_per_step=max(0.0, later - now) / GROWTH_STEPS,
+            growth_blocks_per_step=max(0.0, float(own[2, 1] - own[2, 0]))
+            / float(ends[1] - ends[0]),  # of all who do not reach their caps
             prefill_tokens=book.saturation.own_backlog_tokens(now_s),
         )
-        return shifted(row_of(load, ledger.own()), book.steps_now(now_s) - ledger.anchor_steps, book.grid)
+        return shifted(row_of(load, own), book.steps_now(now_s) - ledger.anchor_steps, book.grid)
 
     def row_of_newcomer(self, entry: Waiting) -> FloatArray:
         """What ``entry`` adds if it is admitted now, counted from now; blocks that we hold there already are not counted again."""

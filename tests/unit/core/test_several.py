@@ -1,6 +1,7 @@
 """A gate among several: what it asks of the store, what a refusal leaves behind, whom it puts forward, and what is exchanged."""
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -187,6 +188,20 @@ def test_the_first_of_every_priority_is_put_forward() -> None:
         assert head.anchor_steps < head.ready_steps <= head.anchor_steps + 32.0, "those who run end within 15 tokens"
         assert curves_of(head.row)[2].max() == 25.0
     assert heads[0].rank == gate.share().rank(next(gate.queue.order()))
+
+
+def test_a_head_is_put_forward_wherever_it_may_find_room_and_promised_it_on_one_replica() -> None:
+    gate = gate_of("r0", "r1")
+    for name in ("r0", "r1"):
+        gate.handle(record(gate, name), 0.0)
+    for index in range(8):
+        gate.handle(Arrive(quarter(f"run{index}")), 0.2 * index)
+        gate.handle(Granted(f"run{index}"), 0.2 * index)
+    gate.handle(Arrive(quarter("waits")), 1.5)
+    gate.handle(Tick(), 1.55)
+    heads = gate.share().heads(1.55)
+    assert [head.head_id for name in ("r0", "r1") for head in heads[name]] == ["waits", "waits"]
+    assert sorted(head.ready_steps == inf for (head,) in heads.values()) == [False, True]
 
 
 def test_without_a_record_nobody_can_be_put_forward() -> None:
