@@ -25,7 +25,7 @@ from proxy.ports.store import StoreError, StoreFault
 T = TypeVar("T")
 
 CONNECTIONS_MAX = 256  # one for each call under way; at 500 calls a second and half a millisecond each, one would nearly do
-CONNECT_S_MIN = 1.0  # a handshake with TLS over a distance takes longer than a call may
+PATIENCE_S_MIN = 1.0  # with what no request waits for: a handshake with TLS over a distance, a store that was busy for a moment
 
 # The most telling first: several errors of redis-py are special cases of its connection error.
 _FAULTS: tuple[tuple[type[BaseException], StoreFault], ...] = (
@@ -111,7 +111,7 @@ class RedisLink:
                 nodes = [ClusterNode(host, port) for host, port in address.hosts]
                 return redis_asyncio.RedisCluster(startup_nodes=nodes, max_connections=CONNECTIONS_MAX, **options)
             case StoreKind.SENTINEL:
-                own = {"retry": Retry(NoBackoff(), 0), "socket_timeout": CONNECT_S_MIN, "protocol": 2}
+                own = {"retry": Retry(NoBackoff(), 0), "socket_timeout": PATIENCE_S_MIN, "protocol": 2}
                 sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py's own
                     list(address.hosts), sentinel_kwargs=own, db=address.database, **options
                 )
@@ -130,9 +130,9 @@ class RedisLink:
             host=host, port=port, db=address.database, max_connections=CONNECTIONS_MAX, **self._options(address)
         )
 
-    async def call(self, work: Awaitable[T], *, connecting: bool = False) -> T:
-        """Await a call. Raises StoreError. ``connecting`` allows for what only a first call takes."""
-        seconds = max(self.timeout_s, CONNECT_S_MIN) if connecting else self.timeout_s
+    async def call(self, work: Awaitable[T], *, awaited: bool = False) -> T:
+        """Await a call. Raises StoreError. ``awaited``: a request waits for it; others may take as long as a connection takes to make."""
+        seconds = self.timeout_s if awaited else max(self.timeout_s, PATIENCE_S_MIN)
         try:
             async with stall_proof_timeout(seconds):
                 return await work

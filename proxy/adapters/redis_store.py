@@ -51,8 +51,8 @@ class RedisStore:
         return self._link.shown
 
     async def register(self, proxy: str) -> int:
-        """A new epoch. May take longer than other calls: it is the first one over a new connection."""
-        return await self._link.call(self._ledger.register(proxy), connecting=True)
+        """A new epoch."""
+        return await self._link.call(self._ledger.register(proxy))
 
     async def time_s(self) -> float:
         """The store's clock."""
@@ -60,11 +60,11 @@ class RedisStore:
 
     async def reserve(self, ask: ReserveAsk) -> ReserveReply:
         """Check one request and commit it."""
-        return await self._link.call(self._ledger.reserve(ask))
+        return await self._link.call(self._ledger.reserve(ask), awaited=True)
 
-    async def rewrite_all(self, asks: Sequence[RewriteAsk], *, patient: bool = False) -> list[RewriteReply]:
+    async def rewrite_all(self, asks: Sequence[RewriteAsk]) -> list[RewriteReply]:
         """Write rows anew in one round trip."""
-        return await self._link.call(self._ledger.rewrite_all(asks), connecting=patient)
+        return await self._link.call(self._ledger.rewrite_all(asks))
 
     async def publish(self, record: Record, ends: FloatArray, scrape_lease_s: float) -> bool:
         """Publish a replica's record; False: another proxy may."""
@@ -88,7 +88,7 @@ class RedisStore:
         channel = self._ledger.channel(proxy)
         listener = self._link.listener.pubsub(ignore_subscribe_messages=True)
         try:
-            await self._link.call(listener.subscribe(channel), connecting=True)
+            await self._link.call(listener.subscribe(channel))
             async for message in listener.listen():
                 yield message["data"].decode()
         except KNOWN as error:

@@ -3,7 +3,8 @@
 Decides who draws conclusions from the engine's metrics. The proxy that scrapes the replica *holds* its record: its bias and its margin are
 those of all. The others *follow*: they take both from the record, and see the engine's gauges and counters in it as if they had scraped
 them, so that what they learn of steps, seats and prefill is theirs, while one preemption counter moves one margin once. Whoever becomes
-the holder goes on from what it followed.
+the holder goes on from what it followed. Its phase is each proxy's own to see: what one cannot reach another may, and a holder that cannot
+reach it publishes no more, whereupon the others look for themselves.
 
 Steps. Leases are counted by the proxy's own step clock, which never jumps. What is told to others is counted in steps of the record, and
 one is turned into the other at the moment of telling: ``shared now - own now`` is the difference. The holder's record goes on from where
@@ -202,8 +203,6 @@ class SharedBook:
         book.feedback.follow(record.z, record.burst_until_s - behind_s)
         book.feedback.preemptions_total = record.preemptions_total
         book.reconciler.follow(record.bias_blocks, record.sigma_blocks)
-        if before is None or before.phase is not record.phase:
-            book.phase = record.phase  # else what was decided here stands
         if record.sampled_s is not None and (before is None or restarted or before.sampled_s != record.sampled_s):
             book.told(self._engine(record), now_s, record.sampled_s - behind_s)
         if not book.clock.measured:

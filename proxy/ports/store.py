@@ -1,6 +1,7 @@
 """What the driver needs of a store that several proxies share: ``core.shared_ledger`` over a wire, and what is exchanged once a beat.
 
-Every call either answers or raises StoreError, never later than the store's time-out; none is sent a second time.
+Every call either answers or raises StoreError, none is sent a second time. A reservation never takes longer than the store's time-out;
+what no request waits for may take a second.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -137,8 +138,8 @@ class SharedStore(Protocol):
         """Check one request and commit it."""
         ...
 
-    async def rewrite_all(self, asks: Sequence[RewriteAsk], *, patient: bool = False) -> list[RewriteReply]:
-        """Write rows anew, each a step by itself. ``patient`` where no request waits for it and a connection may have to be made."""
+    async def rewrite_all(self, asks: Sequence[RewriteAsk]) -> list[RewriteReply]:
+        """Write rows anew, each a step by itself."""
         ...
 
     async def publish(self, record: Record, ends: FloatArray, scrape_lease_s: float) -> bool:

@@ -229,7 +229,7 @@ class Sharing:
                 return [(None, None)]
             case _:
                 asks = [call.ask for call in calls if isinstance(call, CallRewrite)]
-                rewritten = await store.rewrite_all(asks, patient=not self.member.touch.sharing)
+                rewritten = await store.rewrite_all(asks)
                 return [(reply, reply.store_s) for reply in rewritten]
 
     def _settle_or_tell(self, call: StoreCall, events: Sequence[Event]) -> None:

@@ -61,8 +61,8 @@ class LocalStore:
         self._answered()
         return reply
 
-    async def rewrite_all(self, asks: Sequence[RewriteAsk], *, patient: bool = False) -> list[RewriteReply]:
-        self._asked("patient rewrite" if patient else "rewrite")
+    async def rewrite_all(self, asks: Sequence[RewriteAsk]) -> list[RewriteReply]:
+        self._asked("rewrite")
         replies = [self.ledger.rewrite(ask, self.now_s) for ask in asks]
         self._answered()
         return replies

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.adapters.redis_link import PATIENCE_S_MIN
 from proxy.adapters.redis_store import RedisStore
 from proxy.config.redis_url import store_address
 from proxy.core.exchange import Completion
@@ -174,8 +175,11 @@ async def test_a_paused_one_is_late_and_every_connection_is_good_afterwards() ->
         async with store_at(server.url, timeout_s=0.1) as store:
             await store.register("a")
             server.pause()
-            results = await asyncio.gather(*(store.time_s() for _ in range(20)), return_exceptions=True)
+            begun_s = asyncio.get_running_loop().time()
+            results = await asyncio.gather(*(store.reserve(ask(number)) for number in range(20)), return_exceptions=True)
             assert {result.fault for result in results if isinstance(result, StoreError)} == {StoreFault.TIMEOUT}
+            assert len(results) == 20
+            assert asyncio.get_running_loop().time() - begun_s < PATIENCE_S_MIN, "no request waits as long as other calls do"
             server.resume()
             epoch = await store.register("a")
             assert epoch > 0

@@ -212,15 +212,15 @@ def test_who_began_without_knowing_of_a_record_keeps_its_leases_when_it_hears_of
     assert len(here.ledger.leases) == 2
 
 
-def test_only_a_change_of_phase_is_taken_over() -> None:
+def test_what_another_cannot_reach_is_not_out_of_reach_here() -> None:
     here = quarters(0)
     shared = SharedBook(here)
-    shared.adopt(told_record(here), 0.0, 1000.0)
-    here.phase = ReplicaPhase.DRAINING  # decided here
-    shared.adopt(told_record(quarters(0)), 0.5, 1000.5)
-    phases = [here.phase]
-    shared.adopt(replace(told_record(quarters(0)), phase=ReplicaPhase.UNREACHABLE), 1.0, 1001.0)
-    assert [*phases, here.phase] == [ReplicaPhase.DRAINING, ReplicaPhase.UNREACHABLE]
+    for at_s, phase in enumerate((ReplicaPhase.SERVING, ReplicaPhase.UNREACHABLE, ReplicaPhase.PROBING)):
+        shared.adopt(replace(told_record(quarters(0)), phase=phase), float(at_s), 1000.0 + at_s)
+        assert here.phase is ReplicaPhase.SERVING
+    here.phase = ReplicaPhase.UNREACHABLE  # seen here
+    shared.adopt(told_record(quarters(0)), 4.0, 1004.0)
+    assert here.phase is ReplicaPhase.UNREACHABLE
 
 
 def test_the_shared_clock_goes_on_where_the_last_holder_left_it() -> None:
