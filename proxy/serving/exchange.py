@@ -60,6 +60,8 @@ class Exchange:
         self._differing: frozenset[str] = frozenset()
         self._told = Beat(ProxyCard("", "", "", "", ""))  # charges and completions of it are to be told still
         self._seen = ""
+        self._names: set[str] = set()  # of proxies that count
+        self._missed_s: dict[str, float] = {}  # of them, since when they are not heard of
         self._accounts: dict[TenantKey, float] | None = None  # as last heard; None: never
         self._period = 0
 
@@ -121,10 +123,24 @@ class Exchange:
         self._guard.run_now(Part.LEARNING, partial(ours.completed, reply.completions, history=not self._seen))
         self._seen = reply.completions_seen
 
+    def _count(self, names: set[str]) -> int:
+        """How many may be there: whoever is not heard of counts for a lease more. After an outage each at first finds itself alone, and a
+        share of all that is free would be too much.
+        """
+        now_s = self._clock.now_s()
+        for name in names:
+            self._missed_s.pop(name, None)
+        for name in self._names - names:
+            if now_s - self._missed_s.setdefault(name, now_s) >= self._policy.store.lease_s:
+                self._names.discard(name)
+                del self._missed_s[name]
+        self._names |= names
+        return max(1, len(self._names))
+
     def _take(self, reply: BeatReply) -> None:
         member = self.sharing.member
         self.proxies = reply.proxies
-        member.proxies = max(1, len(reply.proxies))
+        member.proxies = self._count({card.proxy for card in reply.proxies})
         differing = frozenset(f"{card.proxy} ({card.policy_digest}, {card.version})" for card in self.differing())
         if differing - self._differing:
             log.warning(

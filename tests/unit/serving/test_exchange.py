@@ -43,6 +43,20 @@ async def test_proxies_know_of_each_other(pool: Pool) -> None:
     assert a.exchange.proxies[1].seen_s == pytest.approx(pool.store.now_s)
 
 
+async def test_who_is_not_heard_of_counts_for_a_lease_more(pool: Pool) -> None:
+    a, b = pool.proxy("a"), pool.proxy("b")
+    for proxy in (b, a):
+        await proxy.exchange.beat()
+    pool.store.cards.clear()  # an outage of more than a lease: whoever comes back first finds itself alone
+    pool.clock.advance(60.0)
+    await a.exchange.beat()
+    assert len(a.exchange.proxies) == 1
+    assert a.member.proxies == 2
+    pool.clock.advance(policy().store.lease_s)
+    await a.exchange.beat()
+    assert a.member.proxies == 1
+
+
 async def test_another_policy_is_told_once(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     a, b = pool.proxy("a"), pool.proxy("b", replace(policy(), tokenizer="other"))
     await b.exchange.beat()

@@ -188,14 +188,14 @@ async def test_alone_with_a_store_that_never_was_there_it_serves(clock: FakeCloc
     await alone.close()
 
 
-async def test_a_proxy_that_cannot_reach_the_replica_takes_it_from_nobody(
-    two: tuple[SharingProxy, SharingProxy], store: LocalStore
-) -> None:
-    a, b = two
+async def test_a_proxy_that_cannot_reach_the_replica_takes_it_from_nobody(clock: FakeClock, store: LocalStore) -> None:
+    a, b = SharingProxy("a", store, clock), SharingProxy("b", store, clock)
     a.dispatcher.feed(ReplicaChanged(REPLICA, ReplicaPhase.UNREACHABLE))
-    store.ledger.flush()  # whoever comes first publishes its record
-    await a.share()
+    await a.share()  # the store has no record yet, so it publishes what it knows
+    assert store.ledger.accounts[REPLICA].record.phase is ReplicaPhase.UNREACHABLE
     await b.share()
     await b.beats(2)
+    assert b.gate.fleet.books[REPLICA].phase is ReplicaPhase.SERVING
     await ask_for(b, 1)
     assert b.placed() == ["q0"]
+    await b.close()
