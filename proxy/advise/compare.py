@@ -24,7 +24,7 @@ from proxy.advise.compare_draws import (
     interval,
     latency,
     level,
-    rate,
+    output_rate,
     ratio,
 )
 from proxy.advise.result_figures import is_good
@@ -185,8 +185,7 @@ _MEASURES: tuple[tuple[Kind, Callable[[Run], Drawn]], ...] = (
     (Kind("failed_ratio", "failed or unfinished", -1, "%", 100.0, 0.01, decides=True, first=True), _lost),
     (Kind("goodput_ratio", "within the objective", 1, "%", 100.0, 0.01, decides=True, first=True), _good),
     (Kind("shed_ratio", "told to come back", -1, "%", 100.0, 0.01), _shed),
-    (Kind("output_tokens_per_s", "output tokens/s", 1, decides=True),
-     lambda run: rate(run, lambda one: one.output_tokens, run.done)),
+    (Kind("output_tokens_per_s", "output tokens/s", 1, decides=True), output_rate),
     (_seconds("ttft_s_p50", "TTFT p50"), lambda run: latency(run, _ttft, 0.5)),
     (_seconds("ttft_s_p90", "TTFT p90", decides=True), lambda run: latency(run, _ttft, 0.9)),
     (_seconds("ttft_s_p99", "TTFT p99", decides=True), lambda run: latency(run, _ttft, 0.99)),

@@ -47,7 +47,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, cut. ``weights[d, k]``: how often draw d took block k; ``window_s``: what rates are per; ``slo`` is one for both runs."""
+    """One run, cut. ``weights[d, k]``: how often draw d took block k; ``slo`` is one for both runs."""
 
     result: BenchResult
     slo: Slo
@@ -55,7 +55,6 @@ class Run:
     done: tuple[RequestSample, ...]
     blocks: Blocks
     weights: Floats
-    window_s: float
 
     def block_of(self, at_s: float) -> int:
         """The block of a time."""
@@ -75,9 +74,9 @@ def cut(before: BenchResult, after: BenchResult) -> tuple[Run, Run]:
     made = [
         Run(
             run, before.slo, run.measured, tuple(one for one in run.measured if one.outcome == "completed"),
-            Blocks(count, length / count, paired), weights, window,
+            Blocks(count, length / count, paired), weights,
         )
-        for run, length, weights, window in zip((before, after), lengths, (first, second), windows, strict=True)
+        for run, length, weights in zip((before, after), lengths, (first, second), strict=True)
     ]  # fmt: skip
     return made[0], made[1]
 
@@ -114,10 +113,19 @@ def gaps(run: Run, share: float) -> Drawn:
     return Drawn(Gaps.of(run.done).percentile(share), drawn, total)
 
 
-def rate(run: Run, amount: Callable[[RequestSample], float], requests: Iterable[RequestSample]) -> Drawn:
-    """Amounts per second of the window, by the requests' planned time."""
-    sums, count = _sums(run, amount, requests)
-    return Drawn(float(sums.sum()) / run.window_s, run.weights @ sums / run.window_s, count)
+def output_rate(run: Run) -> Drawn:
+    """Output tokens per second while the load was sent, by the time an answer ended: after it only the last answers run out."""
+    until_s = max((one.planned_s for one in run.requests), default=run.result.warmup_s)
+    starts = run.result.warmup_s + run.blocks.block_s * np.arange(run.blocks.count)
+    seconds = np.clip(until_s - starts, 0.0, run.blocks.block_s)
+    tokens, count = np.zeros(run.blocks.count), 0
+    for one in run.done:
+        if one.ended_s <= until_s:
+            tokens[run.block_of(one.ended_s)] += one.output_tokens
+            count += 1
+    if seconds.sum() <= 0.0:
+        return _nothing()
+    return Drawn(float(tokens.sum() / seconds.sum()), _divided(run.weights @ tokens, run.weights @ seconds), count)
 
 
 def ratio(run: Run, part: Callable[[RequestSample], bool], whole: Sequence[RequestSample]) -> Drawn:

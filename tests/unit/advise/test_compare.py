@@ -89,6 +89,25 @@ def test_better_here_and_worse_there_is_mixed() -> None:
     assert sentence(before, after, found).startswith("Mixed: ")
 
 
+def test_throughput_is_that_of_the_load_and_its_interval_has_a_width() -> None:
+    """The same answers, the last of them slow: how long the run takes to end is no throughput."""
+    before = run(1)
+    last = before.requests[-1]
+    late = sample(last.planned_s, tokens=last.output_tokens, ttft_s=60.0)
+    after = result(
+        [*before.requests[:-1], late], duration_s=360.0, signals=before.signals, workload=before.workload, engines=before.engines
+    )
+    row = compare(before, after).figure("output_tokens_per_s")
+    until_s = before.requests[-1].planned_s
+    assert row.before == pytest.approx(sum(one.output_tokens for one in before.requests if one.ended_s <= until_s) / until_s)
+    assert row.before == row.after
+    assert row.verdict is Verdict.NOISE
+    other = compare(before, run(2, load_seed=2)).figure("output_tokens_per_s")
+    assert other.low is not None
+    assert other.high is not None
+    assert other.low < other.high
+
+
 def test_a_tail_of_few_answers_is_not_judged() -> None:
     short = run(1, duration_s=60.0, rate_per_s=2.0)
     assert len(short.measured) < 200
