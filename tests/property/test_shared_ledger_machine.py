@@ -174,21 +174,12 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         rate=st.sampled_from([0.0, 30.0, 70.0]), behind=st.sampled_from([0.0, 0.0, 40.0]),
     )  # fmt: skip
     def publish(
-        self,
-        replica: str,
-        holder: str,
-        z: float,
-        sigma: float,
-        bias: float,
-        usable: int,
-        seats: int | None,
-        rate: float,
+        self, replica: str, holder: str, z: float, sigma: float, bias: float, usable: int, seats: int | None, rate: float,
         behind: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         known = self.ledger.accounts.get(replica)
         another = known is not None and known.holder != holder
-        if not another:
-            behind = 0.0  # it knows what it told
+        behind = behind if another else 0.0  # a holder knows what it told
         taken = another and (behind > 0.0 or (known.holder != "" and self.now_s < known.held_until_s))
         one = record(
             replica, holder=holder, z=z, sigma_blocks=sigma, bias_blocks=bias, usable_blocks=usable, sequences_max=seats,
