@@ -151,7 +151,7 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         for proxy in self.proxies:
             self.register(proxy)
         for replica in REPLICAS:
-            self.publish(replica, "p0", 2.0, 0.0, 0.0, 100, None, 30.0)
+            self.publish(replica, "p0", 2.0, 0.0, 0.0, 100, None, 30.0, 0.0)
             for who in range(count):
                 self.rewrite(who, replica, None, 0, 0.0)
 
@@ -171,19 +171,17 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
     @rule(
         replica=REPLICA, holder=st.sampled_from(PROXIES), z=st.sampled_from([0.5, 2.0]), sigma=st.sampled_from([0.0, 4.0]),
         bias=st.sampled_from([0.0, -2.0, 6.0]), usable=st.sampled_from([60, 100]), seats=st.sampled_from([None, 4]),
-        rate=st.sampled_from([0.0, 30.0, 70.0]), behind=st.sampled_from([0.0, 0.0, 40.0]),
+        rate=st.sampled_from([0.0, 30.0, 70.0]), late=st.sampled_from([0.0, 0.0, 40.0]),
     )  # fmt: skip
     def publish(
-        self, replica: str, holder: str, z: float, sigma: float, bias: float, usable: int, seats: int | None, rate: float,
-        behind: float = 0.0,
+        self, replica: str, holder: str, z: float, sigma: float, bias: float, usable: int, seats: int | None, rate: float, late: float
     ) -> None:  # fmt: skip
         known = self.ledger.accounts.get(replica)
-        another = known is not None and known.holder != holder
-        behind = behind if another else 0.0  # a holder knows what it told
-        taken = another and (behind > 0.0 or (known.holder != "" and self.now_s < known.held_until_s))
+        late *= (another := known is not None and known.holder != holder)  # a holder knows what it told
+        taken = another and (late > 0.0 or (known.holder != "" and self.now_s < known.held_until_s))
         one = record(
             replica, holder=holder, z=z, sigma_blocks=sigma, bias_blocks=bias, usable_blocks=usable, sequences_max=seats,
-            steps_per_s=rate, published_s=self.now_s - 0.01, steps=self.steps(replica) - behind,
+            steps_per_s=rate, published_s=self.now_s - 0.01, steps=self.steps(replica) - late,
         )  # fmt: skip
         assert self.call("publish", one, ENDS, 1.0) is not taken
 
@@ -284,15 +282,14 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         for who in back:
             self.register(self.name(who))
             for replica in REPLICAS:
-                self.publish(replica, "p0", 2.0, 0.0, 0.0, 100, None, 30.0)
+                self.publish(replica, "p0", 2.0, 0.0, 0.0, 100, None, 30.0, 0.0)
                 self.rewrite(who, replica, None, 0, 0.0)
 
     @rule(who=WHO, often=st.integers(0, 3))
     def forget(self, who: int, often: int) -> None:
         if often:
             return
-        proxy = self.name(who)
-        self.gone(proxy)
+        self.gone(proxy := self.name(who))
         self.registered.pop(proxy, None)
         for replica in REPLICAS:
             self.accounts.pop((replica, proxy), None)
