@@ -93,7 +93,7 @@ def _restarts(replica: ReplicaWatch) -> Iterator[Finding]:
         "spread the weights first (--tensor-parallel-size, then --pipeline-parallel-size), then lower --gpu-memory-utilization"
         " by 0.05, then"
         " --max-num-batched-tokens by half: prefill of a whole batch is what peaks",
-        weigh(True, bool(replica.restarts), young), 0,
+        weigh(True, bool(replica.restarts) or gone, young), 0,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _metrics(replica: ReplicaWatch) -> Iterator[Finding]:
             "start vLLM without --disable-log-stats: the statistics cost little, and nothing can be tuned without them", 1.0,
         )  # fmt: skip
     asked = replica.scrapes + replica.failures
-    if facts is not None and replica.scrapes and replica.failures >= max(2, FAILURES_SHARE * asked):
+    if facts is not None and replica.fault is None and replica.scrapes and replica.failures >= max(2, FAILURES_SHARE * asked):
         yield Finding(
             "metrics_late", replica.url, "metrics come late or not at all", f"{replica.failures} of {asked} scrapes without an"
             " answer in time",

@@ -148,7 +148,7 @@ def _result(
         summary=summarise(samples, settings.slo, duration_s=duration_s, warmup_s=settings.warmup_s),
         requests=tuple(samples),
         signals=tuple(series for one in watched for series in _signals(one, sender.sent.origin_s or 0.0)),
-        engines=tuple(_seen(one, one.facts) for one in watched if one.facts is not None),
+        engines=tuple(_seen(one, one.facts) for one in watched if one.facts and (one.facts.log_stats or len(watched) == 1)),
         warmup_s=settings.warmup_s,
         label=settings.label,
         notes=tuple(_notes(settings, sender, dresser)),

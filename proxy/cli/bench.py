@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 from collections.abc import Coroutine
-from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ from proxy.bench.sending import Course
 from proxy.bench.sweeping import Sweep, sweep
 from proxy.cli.reading import authorization, base_url, scalar, slo
 from proxy.config.faults import quoted
-from proxy.config.scalars import duration
+from proxy.config.scalars import duration, number
 from proxy.config.settings import SettingsError
 from proxy.sim.workloads import WORKLOADS
 
@@ -41,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("url", nargs="?", type=base_url, metavar="URL", help="a vLLM server or a kvgate; not with --sweep, which starts its own")
     add("--workload", default="chat", metavar="NAME|FILE",
         help=f"{', '.join(WORKLOADS)}, fixed:PROMPT:OUTPUT in tokens, or a recorded trace (default: chat)")  # fmt: skip
-    add("--rate", type=_above_0, metavar="R", help="open loop: requests per second, a Poisson process (a trace: as recorded)")
+    add(
+        "--rate",
+        type=scalar(number(0.001, 1_000_000)),
+        metavar="R",
+        help="open loop: requests per second, a Poisson process (a trace: as recorded)",
+    )
     add("--concurrency", type=_count, metavar="N", help="closed loop: clients that each send when their last request ended")
     add("--duration", type=TIME, default=60.0, metavar="TIME", help="how long to send, as 60s or 5m (default: 60s)")
     add("--requests", type=_count, metavar="N", help="send at most so many (default: as many as the time allows)")
@@ -57,7 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let the model end its answers, capped as the workload says, instead of the workload's exact lengths")  # fmt: skip
     add("--shared-prefix", type=_count, default=0, metavar="TOKENS", help="put the same tokens before every prompt (default: 0)")
     add("--tenants", type=_count, default=1, metavar="N", help="spread requests over so many tenants (default: 1)")
-    add("--cancel", type=_share, default=0.0, metavar="SHARE", help="share of the clients that leave early (default: 0)")
+    add(
+        "--cancel",
+        type=scalar(number(0, 1)),
+        default=0.0,
+        metavar="SHARE",
+        help="share of the clients that leave early (default: 0)",
+    )
     add("--cancel-after", type=TIME, default=2.0, metavar="TIME", help="when they leave, on average (default: 2s)")
     add("--seed", type=int, default=1, metavar="N", help="equal seeds send equal requests (default: 1)")
     add("--tokenizer", metavar="DIR|NAME", help="the model's tokenizer (default: as the server tells)")
@@ -200,17 +210,3 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"got {quoted(text)}; allowed a whole number above 0")
     return int(text)
-
-
-def _above_0(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < inf:
-        raise argparse.ArgumentTypeError(f"got {quoted(text)}; allowed a number above 0")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"got {quoted(text)}; allowed a share from 0 to 1")
-    return value

@@ -78,7 +78,11 @@ async def test_through_kvgate_with_tenants_and_leavers_and_the_engine_watched() 
     assert set(result.summary.outcomes) == {"completed", "cancelled"}
     assert {one.tenant for one in result.requests} == {"tenant-0", "tenant-1", "tenant-2"}
     assert result.summary.goodput_ratio == 1.0
-    assert [signals.url for signals in result.signals] == [mock.base_url.removesuffix("/v1")]
+    assert (
+        [seen.url for seen in result.engines]
+        == [signals.url for signals in result.signals]
+        == [mock.base_url.removesuffix("/v1")]
+    )
 
 
 async def test_an_open_loop_keeps_its_rate() -> None:

@@ -221,6 +221,34 @@ async def test_an_engine_that_restarts() -> None:
     assert first.knob.index("--gpu-memory-utilization") < first.knob.index("--max-num-batched-tokens")
 
 
+async def test_an_engine_that_dies_while_it_is_watched() -> None:
+    server = MockServer(settings(engine=ROOMY))
+    dead = False
+
+    async def mortal(scope: Any, receive: Any, send: Any) -> None:
+        if dead:
+            await send({"type": "http.response.start", "status": 503, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        server.pool.ensure_running()
+        await server(scope, receive, send)
+
+    async def dying() -> AsyncIterator[float]:
+        nonlocal dead
+        yield 0.0
+        dead = True
+        for number in range(3):
+            yield float(number)
+
+    async with asgi_server(mortal) as port:
+        found = await visit(RunningMock(server, port), dying())
+    await server.pool.stop()
+    first = found.diagnosis.findings[0]
+    assert first.case == "restarts"
+    assert "4 of 6 scrapes failed" in first.evidence
+    assert "503" in first.evidence
+
+
 async def test_simply_too_few_replicas() -> None:
     # Prompts fill the pool and answers are short: nothing needs to grow, so nothing is preempted.
     async with busy(

@@ -116,3 +116,11 @@ def test_the_report_says_the_same_as_the_json() -> None:
     assert told["replicas"][0]["engines"][0]["kv_usage_ratio_max"] == 0.97
     healthy = [replica(usage=0.5)]
     assert "Nothing wrong was seen." in report(diagnose(healthy, [], Targets()), healthy, [])
+
+
+def test_scrapes_that_fail_now_and_then_are_late_and_a_server_that_is_gone_is_no_longer_late() -> None:
+    assert "metrics_late" in found(replica(scrapes=8, failures=2))
+    assert "metrics_late" not in found(replica(scrapes=9, failures=1))
+    gone = found(replica(scrapes=8, failures=2, fault="refused"))
+    assert "metrics_late" not in gone
+    assert "refused" in gone["restarts"].evidence
