@@ -11,7 +11,9 @@ is all rows and all grants.
 
 Steps and time. Proxies' own step clocks and own clocks differ; what they share is the replica's *record*, which says how many steps it had
 done at a moment of the store's clock, and how many it does per second. Anchors are steps of that clock. A row is read ``shift`` steps
-after its anchor by ``shifted``: the curves are read between the grid's ends on a straight line; past the horizon they stay as they are.
+after its anchor by ``shifted``. A curve holds for each interval who lives at its beginning with the blocks at its end (``core.curves``),
+so an interval that then lies across two of the row's reads the higher of both; past the horizon they stay as they are. (Read on a
+straight line between the ends, requests faded out before they reached their caps: 25 to 50 preemptions per 1,000 where one proxy had none.)
 
 Fails: with one more proxy than there are, or with rates that differ from the record's, anchors are off by the difference times the age of
 a row, which is a fraction of a second unless its proxy has stopped.
@@ -58,8 +60,10 @@ def curves_of(row: FloatArray) -> FloatArray:
 
 def read_at(row: FloatArray, steps: float, ends: FloatArray) -> FloatArray:
     """The row as it reads ``steps`` after its anchor, or before it where that is negative, on a grid with these ends."""
-    at = ends + steps
-    curves = [np.interp(at, ends, curve) for curve in curves_of(row)]
+    last = len(ends) - 1
+    begins = np.minimum(np.searchsorted(ends, np.concatenate(([0.0], ends[:-1])) + steps, side="right"), last)
+    closes = np.minimum(np.searchsorted(ends, ends + steps, side="left"), last)
+    curves = [np.maximum(curve[begins], curve[closes]) for curve in curves_of(row)]
     return np.concatenate((row[:LOAD_FIELDS], *curves))
 
 

@@ -34,7 +34,15 @@ def read_later(row: FloatArray, steps: float) -> FloatArray:
     if steps <= 0.0:
         return row
     curves = row[LOAD_FIELDS:].reshape(4, -1)
-    read = [np.interp(end + steps, ENDS, curve) for curve in curves for end in ENDS]
+    read = []
+    for curve in curves:
+        for start, end in zip([0.0, *ENDS[:-1]], ENDS, strict=True):
+            across = [
+                value
+                for value, lower, upper in zip(curve, [0.0, *ENDS[:-1]], ENDS, strict=True)
+                if lower < end + steps and upper > start + steps
+            ]
+            read.append(max(across, default=curve[-1]))
     return np.array([*row[:LOAD_FIELDS], *read])
 
 

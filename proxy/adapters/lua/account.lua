@@ -71,34 +71,32 @@ local function save_total(a)
   redis.call('HSET', STATE, 'total', struct.pack('<dddd', a.anchor, a.rebuilt, a.expires, a.rewritten) .. pack_row(a, a.total))
 end
 
--- Where the grid's points lie so many steps later: the point before each, and how far on to the next. Kept: steps are whole, rows many.
+-- Where the grid's intervals lie so many steps later: in which one each begins, and in which it closes. Kept: steps are whole, rows many.
 local function spots(a, steps)
   local known = a.spots[steps]
   if known then return known[1], known[2] end
-  local ends, points, k = ends_of(a), a.points, 1
-  local spot, weight = {}, {}
+  local ends, points, i, k = ends_of(a), a.points, 1, 1
+  local begins, closes = {}, {}
   for j = 1, points do
-    local at, w = ends[j] + steps, 0
-    while k < points and ends[k + 1] <= at do k = k + 1 end
-    if k < points and at > ends[k] then w = (at - ends[k]) / (ends[k + 1] - ends[k]) end
-    spot[j], weight[j] = LOAD_FIELDS + k, w
+    local from, to = (j > 1 and ends[j - 1] or 0) + steps, ends[j] + steps
+    while i < points and ends[i] <= from do i = i + 1 end
+    while k < points and ends[k] < to do k = k + 1 end
+    begins[j], closes[j] = LOAD_FIELDS + i, LOAD_FIELDS + k
   end
-  a.spots[steps] = {spot, weight}
-  return spot, weight
+  a.spots[steps] = {begins, closes}
+  return begins, closes
 end
 
--- A row as it reads so many steps after its anchor: straight lines between the grid's ends, level before and after them.
+-- A row as it reads so many steps after its anchor: the higher of the intervals that each lies across, level before and after them.
 local function read_at(a, row, steps)
-  local spot, weight = spots(a, steps)
+  local begins, closes = spots(a, steps)
   local points, read, n = a.points, {}, LOAD_FIELDS
   for i = 1, LOAD_FIELDS do read[i] = row[i] end
   for from = 0, 3 * points, points do
     for j = 1, points do
-      local at, w = from + spot[j], weight[j]
-      local here = row[at]
-      if w > 0 then here = here + w * (row[at + 1] - here) end
+      local here, there = row[from + begins[j]], row[from + closes[j]]
       n = n + 1
-      read[n] = here
+      read[n] = here > there and here or there
     end
   end
   return read
@@ -121,16 +119,14 @@ local function add(a, sum, packed)
     for i = 1, a.length do sum[i] = sum[i] + row[i] end
     return
   end
-  local spot, weight = spots(a, late)
+  local begins, closes = spots(a, late)
   local points, n = a.points, LOAD_FIELDS
   for i = 1, LOAD_FIELDS do sum[i] = sum[i] + row[i] end
   for from = 0, 3 * points, points do
     for j = 1, points do
-      local at, w = from + spot[j], weight[j]
-      local here = row[at]
-      if w > 0 then here = here + w * (row[at + 1] - here) end
+      local here, there = row[from + begins[j]], row[from + closes[j]]
       n = n + 1
-      sum[n] = sum[n] + here
+      sum[n] = sum[n] + (here > there and here or there)
     end
   end
 end
