@@ -4,7 +4,8 @@ A sans-IO state machine beside the gate. The driver hands it the time, the gate'
 takes the calls to make from ``take_calls`` and feeds the gate the events that the methods return. Rules, in the order of a life:
 
 - it *registers*, writes the rows of all replicas, and *shares* from when the store has taken all of them; until then, and whenever the
-  store is out of touch (``core.sharing``), the gate keeps to its own share and everything is granted here;
+  store is out of touch (``core.sharing``), the gate keeps to its own share and everything is granted here. Only at its very beginning,
+  when it does not know of how many it is one, reservations wait for the store, no longer than it is given for one call;
 - a *reservation* is one call. One that failed counts as granted where the proxy's own share has room for it, else as refused; nobody knows
   what the store made of it, and the next rewrite, which answers for its number, settles it either way;
 - a *rewrite* puts the row of a replica in the place of what the store had of it: ``FREED_S`` after room came free, within ``rewrite_s`` of
@@ -23,6 +24,7 @@ from math import inf
 from proxy.core.events import Event, Granted, PeersTold, RecordTold, Refused, Reserve
 from proxy.core.gate import Gate
 from proxy.core.policy import Policy
+from proxy.core.published_heads import PublishedHeads
 from proxy.core.shared import Answer, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.sharing import StoreClock, Touch
 from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
@@ -31,6 +33,7 @@ FREED_S = 0.02  # several ends of one step are told together
 SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
 RENEWALS = 3.0  # of a row in one lease
 RECORDS_HEARD = 4.0  # by those who do not hold it, in one scrape lease
+NO_EPOCH = 0  # the store never gave it
 
 
 class Member:
@@ -58,10 +61,10 @@ class Member:
         self._beat_s = now_s
         self._written: dict[str, tuple[int, float]] = {}  # by replica: which of its changes the store has, and since when
         self._freed: set[str] = set()
-        self._heads_ids: tuple[str, ...] = ()  # those the store has been told of, in order
-        self._heads_at: set[str] = set()  # replicas on which it has some of ours
+        self._heads = PublishedHeads(gate, self.several, name)
         self._records: dict[str, Record] = {}
         self._others: dict[str, Others] = {}
+        self._parked: list[Reserve] | None = []  # until the store was reached or not, for the first time
         self.several.lost(self.proxies, now_s)
 
     def __repr__(self) -> str:
@@ -90,7 +93,7 @@ class Member:
             for replica in list(self.gate.fleet.books):
                 if replica in self._freed or (every and self._stale(replica, now_s)):
                     self._rewrite(replica, now_s)
-            self._publish_heads(now_s, every=every)
+            self._calls += self._heads.calls(now_s, every=every)
         self.due_s = self._beat_s
 
     def freed(self, replica: str, now_s: float) -> None:
@@ -100,22 +103,36 @@ class Member:
 
     def waiting(self, now_s: float) -> None:
         """The gate has taken in an event: others may have come to be the heads of its queue."""
-        if (len(self.gate.queue) or self._heads_ids) and self._ids() != self._heads_ids:
+        if self._heads.changed:
             self.due_s = min(self.due_s, now_s + FREED_S)
 
     def reserve(self, effect: Reserve, now_s: float) -> list[Event]:
         """The gate wants a place: one call, or granted at once while the store is out of touch."""
-        if not self.touch.sharing or self._epoch is None or effect.row is None or effect.rank is None:
+        if self._parked is not None:
+            self._parked.append(effect)
+            return []
+        if not self.touch.sharing or self._epoch is None:
             self.granted_apart_total += 1
             return [Granted(effect.request_id)]
+        self._reserve(effect, now_s)
+        return []
+
+    def _reserve(self, effect: Reserve, now_s: float) -> None:
         lease = effect.lease
+        assert effect.row is not None
+        assert effect.rank is not None
         self._number += 1
         share = self._share(lease.replica, now_s)
         steps = self._steps(lease.replica, now_s)
-        ask = ReserveAsk(lease.replica, self.name, self._epoch, self._number, effect.row, steps, effect.rank, share)
+        ask = ReserveAsk(lease.replica, self.name, self._epoch or NO_EPOCH, self._number, effect.row, steps, effect.rank, share)
         call = self.reserving[effect.request_id] = CallReserve(ask, effect.request_id, lease)
         self._calls.append(call)
-        return []
+
+    def _begin(self, now_s: float) -> None:
+        """The store was reached, or not: from now on nothing waits to know."""
+        parked, self._parked = self._parked, None
+        for effect in parked or ():
+            self._reserve(effect, now_s)
 
     def scrapes(self, replica: str, now_s: float) -> bool:
         """Whether the replica is ours to scrape now."""
@@ -157,6 +174,7 @@ class Member:
 
     def failed(self, call: StoreCall, *, asked_s: float, now_s: float) -> list[Event]:
         """A call failed or timed out. Returns what the gate is to be told."""
+        self._begin(now_s)
         if self.touch.failed(asked_s):
             self._written.clear()
             self.several.lost(self.proxies, now_s)
@@ -228,6 +246,7 @@ class Member:
                 told += self._told(reply.others, now_s)
             if self._written.keys() >= self.gate.fleet.books.keys() and self.touch.written():
                 self.several.back()
+                self._begin(now_s)
                 told += [event for others in list(self._others.values()) for event in self._told(others, now_s)]
         return told
 
@@ -238,22 +257,6 @@ class Member:
     def _told(self, others: Others, now_s: float) -> list[Event]:
         self._others[others.replica] = others
         return [PeersTold(others, self._steps(others.replica, now_s))] if self.touch.sharing else []
-
-    # ---- heads
-
-    def _ids(self) -> tuple[str, ...]:
-        return tuple(entry.demand.request_id for entry in self.gate.queue.heads())
-
-    def _publish_heads(self, now_s: float, *, every: bool) -> None:
-        ids = self._ids() if len(self.gate.queue) else ()
-        if ids == self._heads_ids and not (every and ids):
-            return
-        self._heads_ids = ids
-        heads = self.several.heads(now_s) if ids else {}
-        for replica in sorted(self._heads_at | {name for name, found in heads.items() if found}):
-            found = heads.get(replica, [])
-            self._calls.append(CallHeads(self.name, replica, found))
-            (self._heads_at.add if found else self._heads_at.discard)(replica)
 
     # ---- records
 

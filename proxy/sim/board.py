@@ -8,6 +8,7 @@ answer was lost are written again, and count twice for the others.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from proxy.core.exchange import Completion, Exchange, TenantKey
 
@@ -74,7 +75,10 @@ class Board:
 class Teller:
     """One proxy's side: what its ``exchange`` has to tell, kept until it is told, and what it makes of the answers."""
 
-    def __init__(self, proxy: str, exchange: Exchange) -> None:
+    def __init__(self, proxy: str, exchange: Exchange, lease_s: float) -> None:
+        self.proxies = 1  # the most that were there within the last lease: a board that was cleared knows of few
+        self._lease_s = lease_s
+        self._counted_s = -inf
         self._proxy = proxy
         self._exchange = exchange
         self._charges: dict[TenantKey, float] = {}
@@ -89,8 +93,10 @@ class Teller:
         self._untold += self._exchange.take_completions()
         return Beat(self._proxy, dict(self._charges), self._exchange.clocks(), tuple(self._untold), self._seen)
 
-    def told(self, beat: Beat, reply: BeatReply) -> None:
+    def told(self, beat: Beat, reply: BeatReply, now_s: float) -> None:
         """It was written, and the others told this."""
+        if reply.proxies >= self.proxies or now_s - self._counted_s > self._lease_s:
+            self.proxies, self._counted_s = reply.proxies, now_s
         del self._untold[: len(beat.completions)]
         grown = {key: virtual - self._heard.get(key, 0.0) for key, virtual in reply.charges.items()}
         self._heard.update(reply.charges)

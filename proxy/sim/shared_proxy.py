@@ -30,7 +30,7 @@ class SharedProxy(GateAdmission):
         self._shared = shared
         name, self.link = shared.connect(index, self)
         self.member = Member(self.gate, name, policy, begun_s)
-        self._teller = Teller(name, self.member.several.exchange)
+        self._teller = Teller(name, self.member.several.exchange, policy.store.lease_s)
         self._phase = (index * GOLDEN_RATIO) % 1.0  # beats of different proxies do not fall together
         self._store = policy.store
         self._beat_s = float("inf")
@@ -121,8 +121,8 @@ class SharedProxy(GateAdmission):
         beat = self._teller.beat()
 
         def answered(reply: BeatReply) -> None:
-            self.member.proxies = reply.proxies
-            self._teller.told(beat, reply)
+            self._teller.told(beat, reply, self._world.now_s)
+            self.member.proxies = self._teller.proxies
 
         self.link.call(partial(self._shared.board.exchange, beat), answered)
         self._world.at(self._world.now_s + self._store.beat_s, self._exchange)

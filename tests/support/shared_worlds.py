@@ -10,6 +10,7 @@ from proxy.core.ledger import Lease
 from proxy.core.policy import Policy
 from proxy.core.risk import Risk, peak_of
 from proxy.core.shared import (
+    LOAD_FIELDS,
     Answer,
     Load,
     ReserveAsk,
@@ -18,7 +19,6 @@ from proxy.core.shared import (
     RewriteReply,
     curves_of,
     load_of,
-    read_at,
     row_of,
 )
 from proxy.core.store_calls import CallReserve, CallRewrite, StoreCall, StoreReply
@@ -32,6 +32,12 @@ PUBLISHED_S = 0.15  # until a head is known at the store: a rewrite's interval a
 SAMPLE_S = 0.1
 
 
+def later(row: FloatArray, steps: float, ends: FloatArray) -> FloatArray:
+    """A row as it is expected to be some steps after its anchor: on straight lines, where who has to decide reads higher."""
+    curves = [np.interp(ends + steps, ends, curve) for curve in curves_of(row)]
+    return np.concatenate((row[:LOAD_FIELDS], *curves))
+
+
 @dataclass
 class Judge:
     """Looks on at every grant and ten times a second.
@@ -39,7 +45,7 @@ class Judge:
     ``over_blocks`` is by how much all proxies' own ledgers were above the pool at each grant, what is only asked for left out, with the
     margin, spread and bias that the store has in force. ``over_s`` are samples of the same between grants: (when, blocks).
     ``passed_over`` are grants to a low band while somebody of a higher one waited at another proxy for longer than an offer and would
-    have fit: (when, lease, who waited, for how long).
+    have fit: (when, lease, who waited, for how long). ``left``, ``shares`` and ``rows_later`` are for whoever looks at set times.
     """
 
     world: World
@@ -48,6 +54,10 @@ class Judge:
     rows_over_blocks: list[float] = field(default_factory=list)
     answers: Counter[Answer] = field(default_factory=Counter)
     over_s: list[tuple[float, float]] = field(default_factory=list)
+    left: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    shares: dict[int, float] = field(default_factory=dict)
+    rows_later: list[str] = field(default_factory=list)
+    quiet: list["Quiet"] = field(default_factory=list)
     passed_over: list[tuple[float, str, str, float]] = field(default_factory=list)
     z: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -83,7 +93,7 @@ class Judge:
                     own -= ledger.rows.curves[:, ledger.leases[lease_id].rows].sum(axis=1)
                     del counted[lease_id]
             ahead = max(0.0, book.steps_now(self.now_s(index)) - ledger.anchor_steps) if counted else 0.0
-            now = curves_of(read_at(row_of(Load(), own), ahead, book.grid.ends))
+            now = curves_of(later(row_of(Load(), own), ahead, book.grid.ends))
             total = now if total is None else total + now
             leases += len(counted)
         assert total is not None
@@ -134,7 +144,7 @@ class Judge:
         written = [(row, anchor) for key, (_, row, anchor) in self._rows.items() if self._counts(key, replica)]
         written += [one for key, grants in self._grants.items() if self._counts(key, replica) for one in grants.values()]
         steps = record.steps_at(now_s)
-        now = [read_at(row, max(0.0, steps - anchor), account.ends) for row, anchor in written]
+        now = [later(row, max(0.0, steps - anchor), account.ends) for row, anchor in written]
         if sum(load_of(row).leases for row in now) < 2:
             return 0.0
         risk = Risk(record.z, record.sigma_blocks, record.bias_blocks)
@@ -159,19 +169,54 @@ class Judge:
             if peak_of(curves, Risk(record.z, record.sigma_blocks, record.bias_blocks)) <= record.usable_blocks:
                 self.passed_over.append((self.world.now_s, lease.lease_id, head.demand.request_id, waited_s))
 
+    def share_blocks(self, index: int, replica: str) -> float:
+        """What a proxy may fill by itself, as it stands now."""
+        member = self.living[index].member
+        book = member.several.book(replica)
+        assert book is not None
+        return book.share_blocks(member.proxies, self.now_s(index))
+
+    def _look_if_quiet(self) -> None:
+        if self.proxies.queued or any(proxy.member.reserving for proxy in self.living.values()):
+            return
+        for replica, account in self.shared.ledger.accounts.items():
+            steps = account.record.steps_at(self.world.now_s)
+            rows = [(load_of(row), steps - anchor) for key, (_, row, anchor) in self._rows.items() if self._counts(key, replica)]
+            if any(self._grants[key] for key in self._grants if self._counts(key, replica)):
+                continue  # not in a row yet
+            engine = self.world.engines[replica]
+            low = sum(load.low_blocks for load, _ in rows)
+            high = sum(load.high_blocks + load.growth_blocks_per_step * max(0.0, age) for load, age in rows)
+            leases = sum(round(load.leases) for load, _ in rows)
+            if leases != sum(len(proxy.gate.fleet.books[replica].ledger.leases) for proxy in self.living.values()):
+                continue  # the end of one is not told yet
+            running = sum(one.replica == replica and one.end_s is None for one in self.world.results.values())
+            if engine.unfinished != running:
+                continue  # the engine has let one go whose client hears of it at the end of this step
+            self.quiet.append(Quiet(self.world.now_s, leases, running, low, engine.used_blocks, high))
+
     def _sample(self) -> None:
+        self._look_if_quiet()
         self.over_s.append((self.world.now_s, max(self.over(name) for name in self.world.engines)))
         for name, account in self.shared.ledger.accounts.items():
             self.z[name].append((self.world.now_s, account.record.z))
         self.world.at(self.world.now_s + SAMPLE_S, self._sample)
 
 
+@dataclass(frozen=True)
+class Quiet:
+    """A moment at which nobody waits or asks: what the store counts, and what the engine has. Blocks."""
+
+    at_s: float
+    leases: int
+    running: int  # as their clients know
+    low_blocks: float
+    used_blocks: int
+    high_blocks: float
+
+
 def shared_world(
-    settings: WorldSettings,
-    source: Source,
-    proxies: int,
-    store: StoreSettings,
-    policy: Policy | None = None,
+    settings: WorldSettings, source: Source, proxies: int, store: StoreSettings, policy: Policy | None = None
 ) -> tuple[World, Judge]:
     """A world of several proxies with its judge, not run yet."""
     admission = Proxies(Policy() if policy is None else policy, proxies, store=store, seed=1)

@@ -86,13 +86,23 @@ def shares(side: Side) -> bool:
 
 def test_it_shares_once_the_store_has_every_row() -> None:
     side = Side(SharedLedger(), "a")
-    assert side.reserve("early", 90.0, 0.0) == [Granted("early")], "nobody waits for the store"
+    assert side.reserve("early", 60.0, 0.0) == [], "of how many it is one it does not know yet"
     side.beats(0.1, 5)
+    assert Granted("early") in side.told
     assert shares(side)
     assert side.member.holds == {"r0"}
-    assert side.reserve("q", 90.0, 0.7) == [Granted("q")]
-    assert side.ledger.accounts["r0"].total[0] == 1.0
-    assert side.member.granted_apart_total == 1
+    assert side.reserve("q", 30.0, 0.7) == [Granted("q")]
+    assert side.ledger.accounts["r0"].total[0] == 2.0
+    assert side.member.granted_apart_total == 0
+
+
+def test_a_store_that_was_never_reached_is_not_waited_for_twice() -> None:
+    side = Side(SharedLedger(), "a", deaf=True)
+    assert side.reserve("early", 60.0, 0.0) == []
+    side.beats(0.1, 1)
+    (event,) = side.told
+    assert event in (Granted("early"), Refused("early", Answer.ROOM, BEAT_S))
+    assert side.reserve("q", 10.0, 0.3) == [Granted("q")]
 
 
 def test_the_second_is_refused_what_the_first_has_and_is_told_of_it() -> None:
