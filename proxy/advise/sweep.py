@@ -87,7 +87,7 @@ def sweet_spot(points: Sequence[SweepPoint], slo: Slo) -> SweetSpot:
     why = "most output tokens a second within the SLO and without preemptions"
     if len(equal) > 1:
         why = f"as many tokens a second as the best, within {EQUAL_RATIO:.0%}, and the smallest p99 TTFT of these"
-    return SweetSpot(index, why + (f"; {', '.join(beyond)} preempts or is beyond the SLO" if beyond else ""))
+    return SweetSpot(index, why + (f"; preempting, or beyond the SLO: {', '.join(beyond)}" if beyond else ""))
 
 
 def chart(flag: str, points: Sequence[SweepPoint], spot: SweetSpot) -> str:

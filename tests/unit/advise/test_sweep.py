@@ -14,7 +14,7 @@ def test_the_sweet_spot_is_the_most_within_the_slo_and_without_preemptions() -> 
     points = [point("16", 500), point("32", 900), point("64", 1100, preemptions=80), point("128", 1200, ttft_s=3.0)]
     spot = sweet_spot(points, SLO)
     assert spot.index == 1
-    assert "64, 128 preempts or is beyond the SLO" in spot.reason
+    assert "preempting, or beyond the SLO: 64, 128" in spot.reason
 
 
 def test_of_equals_the_one_that_answers_first_is_taken() -> None:
