@@ -6,13 +6,16 @@ them off the wire) and adds them up anew, with arithmetic of its own, at every g
     M, V, C, K = sum over rows and grants, each read where the replica is now        s, b, z, usable: of the record in force
     Q(t) = min(M + z sqrt(V + K^2 + s^2), C + s) + b                                 fits: max over t of Q(t) <= usable
 
-- A grant is *over* when the highest Q with it exceeds usable by more than ``SLACK_BLOCKS``; a replica that held nothing takes anything.
+- A grant is *over* when the highest Q with it exceeds usable by more than a slack (``SLACK_SHARE``); a replica that held nothing takes
+  anything, and while the store recovers from a loss each proxy keeps to its own share.
 - A grant *passes a head by* when a head of a better rank at another proxy waited for the replica and fitted there, beside everybody before
-  the grant and with ``SLACK_BLOCKS`` to spare, and had not been offered the room for as long as an offer lasts (``OFFER_S``).
+  the grant and with the slack to spare, and had not been offered the room for as long as an offer lasts (``OFFER_S``).
 - A grant *delays* such a head that did not fit yet, and was never offered room, when with both of them Q exceeds usable by more than
-  ``SLACK_BLOCKS`` at or after the step from which its proxy had promised it room.
+  the slack at or after the step from which its proxy had promised it room.
 
-The slack: scripts read their total up to 16 steps late, on a straight line between the grid's ends, and the judge reads each row by itself.
+When a sum is read. A row says of each 16 steps what is held at their end at most, so one that is read some steps earlier or later tells of
+other ends: either way it is an upper bound, and the two differ by what a wave of requests grows meanwhile. The scripts keep their sum as it
+reads at most ``FRAME_STEPS`` ago. A grant is over only when it does not fit from any such step on, each row read by itself, exactly.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +27,8 @@ Array = NDArray[np.float64]
 
 FIGURES = 6  # of a row, before its four curves
 LEASES, SEQUENCES, LOW, HIGH = 0, 1, 2, 3
-SLACK_BLOCKS = 1.0
+SLACK_BLOCKS, SLACK_SHARE = 1.0, 0.01  # the greater of the two: scripts count rows newer than their sum as if they began with it
+FRAME_STEPS, FRAMES = 16.0, 5
 OFFER_S = 0.05
 
 
@@ -76,6 +80,20 @@ class JudgedReplica:
     rows: dict[str, Anchored] = field(default_factory=dict)
     grants: dict[tuple[str, int], Anchored] = field(default_factory=dict)
     heads: dict[tuple[str, str], WaitingHead] = field(default_factory=dict)
+    steps: float = 0.0  # the furthest that the replica was said to be
+    back_steps_max: float = 0.0  # by which a record once said less
+
+    def steps_at(self, now_s: float) -> float:
+        """Where the replica is; what it was said to have done stays done."""
+        told = self.terms.steps_at(now_s)
+        self.back_steps_max = max(self.back_steps_max, self.steps - told)
+        self.steps = max(self.steps, told)
+        return self.steps
+
+    @property
+    def slack_blocks(self) -> float:
+        """What a grant may exceed usable by."""
+        return max(SLACK_BLOCKS, SLACK_SHARE * self.terms.usable)
 
     def summed(self, now_s: float) -> Array:
         """Everything here, read where the replica is at ``now_s``."""
@@ -84,12 +102,24 @@ class JudgedReplica:
             total += self.read(one, now_s)
         return total
 
+    def excess(self, demand: Anchored, now_s: float) -> tuple[float, float]:
+        """By how much everything here and one more exceed usable, read from the steps in question: the least and the most."""
+        now = self.steps_at(now_s)
+        found = []
+        for step in np.linspace(now - FRAME_STEPS, now, FRAMES):
+            total = self.read_from(demand, step)
+            for one in (*self.rows.values(), *self.grants.values()):
+                total = total + self.read_from(one, step)
+            found.append(self.peak(total))
+        return min(found) - self.terms.usable, max(found) - self.terms.usable
+
     def read(self, one: Anchored, now_s: float) -> Array:
-        """One vector, read at ``now_s``: its curves that much later, its figures as they are."""
-        late = self.terms.steps_at(now_s) - one.anchor
-        if late <= 0.0:
-            return one.row
-        at = self.ends + late
+        """One vector, read at ``now_s``."""
+        return self.read_from(one, self.steps_at(now_s))
+
+    def read_from(self, one: Anchored, step: float) -> Array:
+        """One vector, read from a step on: its curves that much later or earlier, its figures as they are."""
+        at = self.ends + (step - one.anchor)
         curves = one.row[FIGURES:].reshape(4, -1)
         return np.concatenate([one.row[:FIGURES], *(np.interp(at, self.ends, curve) for curve in curves)])
 
@@ -107,7 +137,7 @@ class JudgedReplica:
     def excess_from(self, total: Array, head: "WaitingHead", now_s: float) -> float:
         """By how much a sum and a head that begins at its ready step exceed usable from then on; negative where they do not."""
         assert head.demand is not None
-        ahead = max(0.0, head.ready_steps - self.terms.steps_at(now_s))
+        ahead = max(0.0, head.ready_steps - self.steps_at(now_s))
         if ahead >= self.ends[-1]:
             return -self.terms.usable
         at = self.ends - ahead
@@ -115,10 +145,13 @@ class JudgedReplica:
         levels = self.levels(total + np.concatenate([np.zeros(FIGURES), *curves]))
         return float(levels[self.ends > ahead].max()) - self.terms.usable
 
-    def fits(self, total: Array, slack_blocks: float) -> bool:
-        """Whether a sum keeps within seats and blocks, with so many to spare."""
+    def fits(self, head: "WaitingHead", before: Array, now_s: float) -> bool:
+        """Whether a head certainly fits beside everything here, whichever step the sum is read from."""
+        assert head.demand is not None
         seats = self.terms.seats
-        return (seats is None or total[SEQUENCES] <= seats) and self.peak(total) <= self.terms.usable - slack_blocks
+        if seats is not None and before[SEQUENCES] + head.demand.row[SEQUENCES] > seats:
+            return False
+        return self.excess(head.demand, now_s)[1] <= -self.slack_blocks
 
 
 @dataclass(slots=True)
@@ -187,39 +220,40 @@ class Judge:
         self.verdict = Verdict()
         self.excused = False  # the store is recovering: proxies fill their own shares
 
+    @property
+    def clock_back_steps_max(self) -> float:
+        """The most by which a replica's record once said less than one before it."""
+        return max((known.back_steps_max for known in self.replicas.values()), default=0.0)
+
     def granted(self, replica: str, proxy: str, number: int, demand: Anchored, rank: tuple[float, ...], now_s: float) -> None:
         """A reservation was committed."""
         known = self.replicas[replica]
         before = known.summed(now_s)
-        after = before + known.read(demand, now_s)
-        known.grants[proxy, number] = demand
         self.verdict.grants += 1
         if before[LEASES] < 0.5:
             self.verdict.grants_on_empty += 1
         elif not self.excused:
-            excess = known.peak(after) - known.terms.usable
+            excess, _ = known.excess(demand, now_s)
             self.verdict.excess_blocks.append(excess)
-            if excess > SLACK_BLOCKS:
+            if excess > known.slack_blocks:
                 self.verdict.over.append(Finding(now_s, replica, proxy, f"{before[LEASES]:g} leases before", excess))
-            self._look_at_heads(known, replica, proxy, rank, (before, after), now_s)
+            self._look_at_heads(replica, proxy, rank, (before, before + known.read(demand, now_s)), now_s)
+        known.grants[proxy, number] = demand
 
-    def _look_at_heads(
-        self, known: JudgedReplica, replica: str, proxy: str, rank: tuple[float, ...], sums: tuple[Array, Array], now_s: float
-    ) -> None:
-        before, after = sums
+    def _look_at_heads(self, replica: str, proxy: str, rank: tuple[float, ...], sums: tuple[Array, Array], now_s: float) -> None:
+        known, (before, after) = self.replicas[replica], sums
         better = [one for one in known.heads.values() if one.proxy != proxy and one.demand is not None and one.rank < rank]
         self.verdict.behind_heads += bool(better)
         for one in better:
-            assert one.demand is not None
             offered_s = one.offered_s
-            if known.fits(before + known.read(one.demand, now_s), SLACK_BLOCKS):
+            if known.fits(one, before, now_s):
                 if offered_s is not None and now_s - offered_s > OFFER_S:
                     self.verdict.after_offers += 1
                     continue
                 asked = "was never offered it" if offered_s is None else f"was offered it {now_s - offered_s:.3f} s before"
                 what = f"head {one.head_id} of {one.proxy} has waited {now_s - one.since_s:.3f} s, fitted and {asked}"
                 self.verdict.passed_by.append(Finding(now_s, replica, proxy, what))
-            elif offered_s is None and (excess := known.excess_from(after, one, now_s)) > SLACK_BLOCKS:
+            elif offered_s is None and (excess := known.excess_from(after, one, now_s)) > known.slack_blocks:
                 what = f"head {one.head_id} of {one.proxy} does not fit and is delayed"
                 self.verdict.delayed.append(Finding(now_s, replica, proxy, what, excess))
 

@@ -72,6 +72,7 @@ class SharedLoad:
 
     proxies: Sequence[Proxy]
     seed: int = 1
+    max_tokens: int = MAX_TOKENS
     sent: list[Sent] = field(default_factory=list)
     open: int = 0
     _over: bool = False
@@ -106,9 +107,12 @@ class SharedLoad:
             if not known:
                 await asyncio.sleep(NOBODY_S)
                 continue
-            record = await self.request(rng.choice(known), new_request(rng, kind.tenant, high=kind.high), kind)
+            record = await self.request(rng.choice(known), self._new_request(rng, kind), kind)
             if record.fate is not Fate.COMPLETED and not self._over:
                 await asyncio.sleep(PAUSE_S)
+
+    def _new_request(self, rng: random.Random, kind: Clients) -> LoadRequest:
+        return new_request(rng, kind.tenant, high=kind.high, max_tokens=self.max_tokens)
 
     async def request(self, proxy: Proxy, request: LoadRequest, kind: Clients) -> Record:
         """Send one and keep what became of it."""

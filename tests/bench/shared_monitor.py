@@ -88,12 +88,18 @@ class Monitor:
             writer.write(b"*1\r\n$7\r\nMONITOR\r\n")
             while line := await reader.readline():
                 if line == b"+OK\r\n":
-                    self.ready.set()
+                    await self._begin()
                 else:
                     self.told(line)
             raise ConnectionError("Redis closed the monitor")
         finally:
             writer.close()
+
+    async def _begin(self) -> None:
+        """Take what is there already: nobody has granted anything yet."""
+        async with redis.asyncio.Redis(port=self._port) as client:
+            self._judge.replicas |= await written_now(client)
+        self.ready.set()
 
     def told(self, line: bytes) -> None:
         """One line of MONITOR, behind its + sign."""

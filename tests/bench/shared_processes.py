@@ -20,6 +20,7 @@ import httpx
 
 from proxy.bench.processes import free_ports
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
+from tests.bench.admin import why_not_deciding
 from tests.bench.shared_network import BOUND_TO_US, INSIDE, STORE, Direct, Namespaces, Network, Relay
 from tests.support.redis_server import RedisServer
 
@@ -57,6 +58,7 @@ class FleetSettings:
     output_median: float = 150.0
     output_sigma: float = 0.7
     lease_s: float = 3.0
+    timeout_s: float = 0.1  # of a call of the store
     wait_max: str = "30s"
     shared: bool = True  # False: proxies that know nothing of each other
     cuttable: bool = False  # whether a proxy can be cut off from Redis
@@ -202,7 +204,9 @@ class Fleet:
         known = self.settings
         replicas = "\n".join(f"  - {{name: r{i}, url: '{url}'}}" for i, url in enumerate(self.replica_urls))
         path = known.folder / "policy.yaml"
-        store = f"store: {{lease: {known.lease_s * 1000:.0f}ms}}\n" if known.shared else ""
+        store = (
+            f"store: {{lease: {known.lease_s * 1000:.0f}ms, timeout: {known.timeout_s * 1000:.0f}ms}}\n" if known.shared else ""
+        )
         path.write_text(POLICY.format(wait_max=known.wait_max, store=store, replicas=replicas), "utf-8")
         return path
 
@@ -252,12 +256,12 @@ class Fleet:
         proxy.killed_s.append(asyncio.get_running_loop().time())
         proxy.child.kill()
 
-    def complaints(self) -> dict[str, str]:
-        """What processes logged that began with a traceback or an error, by name: the first of each."""
-        found = {}
+    async def complaints(self) -> dict[str, str]:
+        """Faults inside: tracebacks in logs, and proxies that relay without deciding; by name of the process, the first of each."""
+        found = {proxy.child.name: why for proxy in self.proxies if proxy.up and (why := await why_not_deciding(proxy.admin_url))}
         for child in (*(proxy.child for proxy in self.proxies), *self.mocks):
             text = child.log.read_text(errors="replace") if child.log.exists() else ""
-            at = min((text.find(word) for word in ("Traceback", " ERROR ", "internal error") if word in text), default=-1)
+            at = text.find("Traceback")
             if at >= 0:
-                found[child.name] = text[max(0, at - 200) : at + 1500]
+                found[child.name] = text[max(0, at - 200) : at + 2000]
         return found

@@ -1,0 +1,215 @@
+"""What must be true during faults and after them, and whether it was.
+
+During: no request fails but those open at a proxy that was killed; refusals are documented ones. Sharing is back soon after a thing
+is mended. After the last fault, with nothing but a few long requests running, Redis has as many leases on each replica as the engine
+runs, and the engine's usage lies within what the rows say, to a block per request. In the end both are empty, to the block.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import redis.asyncio
+
+from tests.bench.engine import EngineState, scrape
+from tests.bench.load import Fate, LoadRequest, percentile
+from tests.bench.loads import as_request, chat, distinct_words
+from tests.bench.shared_engines import EngineWatch
+from tests.bench.shared_judge import HIGH, LEASES, LOW, JudgedReplica
+from tests.bench.shared_load import Clients, Sent, SharedLoad, failures
+from tests.bench.shared_monitor import store_s, written_now
+from tests.bench.shared_processes import Fleet, Proxy
+
+GROWTH = 4  # of a row's figures: blocks per step
+BACK_S_MAX = 2.0  # what is promised: from mending until every proxy shares
+GIVE_UP_S = 30.0
+LONG_REQUESTS, LONG_TOKENS = 24, 600
+LOOKS = 5
+PERIOD_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One replica at one moment: what Redis says is reserved there, and what the engine says it runs."""
+
+    leases: float
+    low_blocks: float
+    high_blocks: float
+    engine: EngineState
+
+    @property
+    def held(self) -> bool:
+        """The same leases, and the usage within what they hold, to a block for each."""
+        slack, used = self.engine.running + 1e-6, self.engine.used_blocks
+        return self.leases == self.engine.running and self.low_blocks - slack <= used <= self.high_blocks + slack
+
+
+@dataclass(slots=True)
+class EndState:
+    """After the last fault: looks while long requests ran, and whether all was empty when they had ended."""
+
+    looks: list[list[Compared]] = field(default_factory=list)
+    long_requests_failed: int = 0
+    reserved_leases: float = 0.0
+    engines_idle: bool = False
+
+    @property
+    def agreed(self) -> int:
+        """Looks at which every replica held."""
+        return sum(all(one.held for one in look) for look in self.looks)
+
+
+async def shares(client: httpx.AsyncClient, proxy: Proxy) -> bool:
+    """Whether a proxy says that it shares; False where it says nothing."""
+    try:
+        answer = await client.get(f"{proxy.admin_url}/admin/proxies", timeout=2)
+        return answer.status_code == 200 and answer.json()["store"]["phase"] == "sharing"
+    except (httpx.TransportError, ValueError, KeyError):
+        return False
+
+
+async def sharing_again(fleet: Fleet) -> float:
+    """Wait until every proxy that is up shares; seconds it took, or ``GIVE_UP_S`` when it did not come to that."""
+    loop = asyncio.get_running_loop()
+    start_s = loop.time()
+    async with httpx.AsyncClient() as client:
+        while (took_s := loop.time() - start_s) < GIVE_UP_S:
+            if all(await asyncio.gather(*(shares(client, proxy) for proxy in fleet.proxies if proxy.up))):
+                return took_s
+            await asyncio.sleep(PERIOD_S)
+    return GIVE_UP_S
+
+
+def reserved(known: JudgedReplica, now_s: float) -> tuple[float, float, float]:
+    """Leases on a replica, and blocks that they hold now: certainly, and at most."""
+    leases = low = high = 0.0
+    for one in (*known.rows.values(), *known.grants.values()):
+        grown = one.row[GROWTH] * max(0.0, known.terms.steps_at(now_s) - one.anchor)
+        leases += one.row[LEASES]
+        low, high = low + one.row[LOW] + grown, high + one.row[HIGH] + grown
+    return leases, low, high
+
+
+async def compare(fleet: Fleet, store: redis.asyncio.Redis, http: httpx.AsyncClient) -> list[Compared]:
+    """Redis and the engines, as near to one moment as they can be asked."""
+    engines, written = await asyncio.gather(
+        asyncio.gather(*(scrape(http, url) for url in fleet.replica_urls)), written_now(store)
+    )
+    now_s = store_s()
+    return [Compared(*reserved(written[f"r{i}"], now_s), engine) for i, engine in enumerate(engines) if f"r{i}" in written]
+
+
+def long_request(rng: random.Random) -> LoadRequest:
+    """A stream of exactly ``LONG_TOKENS``."""
+    return as_request(*chat("mock", distinct_words(rng, 60), max_tokens=LONG_TOKENS, ignore_eos=True))
+
+
+async def judge_end(fleet: Fleet, load: SharedLoad) -> EndState:
+    """Finish the load, run long requests alone and compare, then wait until all is empty."""
+    await load.finish()
+    end, rng, alone = EndState(), random.Random(7), SharedLoad(fleet.proxies)
+    kind = Clients("long", 1, tuple(range(len(fleet.proxies))))
+    tasks = [
+        asyncio.create_task(alone.request(fleet.proxies[i % len(fleet.proxies)], long_request(rng), kind))
+        for i in range(LONG_REQUESTS)
+    ]
+    try:
+        async with redis.asyncio.from_url(fleet.redis.url) as store, httpx.AsyncClient() as http:
+            await _until_running(fleet, http)
+            while len(end.looks) < LOOKS and not any(task.done() for task in tasks):
+                end.looks.append(await compare(fleet, store, http))
+                await asyncio.sleep(4 * PERIOD_S)
+            records = await asyncio.gather(*tasks)
+            end.long_requests_failed = sum(one.fate is not Fate.COMPLETED for one in records)
+            await _until_empty(fleet, store, http, end)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await alone.drop()
+    return end
+
+
+async def _until_running(fleet: Fleet, http: httpx.AsyncClient) -> None:
+    """Until the engines run all the long requests, and proxies have had two seconds to see and to tell it."""
+    give_up_s = asyncio.get_running_loop().time() + GIVE_UP_S
+    while asyncio.get_running_loop().time() < give_up_s:
+        engines = await asyncio.gather(*(scrape(http, url) for url in fleet.replica_urls))
+        if sum(one.running for one in engines) == LONG_REQUESTS:
+            break
+        await asyncio.sleep(PERIOD_S)
+    await asyncio.sleep(2.0)
+
+
+async def _until_empty(fleet: Fleet, store: redis.asyncio.Redis, http: httpx.AsyncClient, end: EndState) -> None:
+    give_up_s = asyncio.get_running_loop().time() + GIVE_UP_S
+    while True:
+        engines = await asyncio.gather(*(scrape(http, url) for url in fleet.replica_urls))
+        end.engines_idle = all(one.idle for one in engines)
+        end.reserved_leases = sum(reserved(known, store_s())[0] for known in (await written_now(store)).values())
+        if (end.engines_idle and end.reserved_leases == 0) or asyncio.get_running_loop().time() > give_up_s:
+            return
+        await asyncio.sleep(PERIOD_S)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Everything seen."""
+
+    elapsed_s: float
+    network: str
+    counts: dict[str, int]
+    back_s: list[float]
+    sent: Sequence[Sent]
+    watch: EngineWatch
+    end: EndState
+    complaints: dict[str, str]
+    back_s_max: float = BACK_S_MAX
+
+    @property
+    def faults(self) -> list[str]:
+        """What did not hold, in words."""
+        found = [f"failed {count} × {text}" for text, count in failures(self.sent).items()]
+        if not any(one.record.fate is Fate.COMPLETED for one in self.sent):
+            found.append("no request completed")
+        late = [took for took in self.back_s if took > self.back_s_max]
+        if late:
+            found.append(f"sharing came back late {len(late)} times of {len(self.back_s)}, at most {max(late):.2f} s")
+        if self.end.agreed < max(1, len(self.end.looks) - 1):
+            worst = next((look for look in self.end.looks if not all(one.held for one in look)), [])
+            found.append(f"Redis and engines agreed at {self.end.agreed} of {len(self.end.looks)} looks; e.g. {worst}")
+        if self.end.long_requests_failed:
+            found.append(f"{self.end.long_requests_failed} of the requests after the last fault failed")
+        if not self.end.engines_idle or self.end.reserved_leases:
+            found.append(f"not empty in the end: {self.end.reserved_leases:g} leases in Redis, idle {self.end.engines_idle}")
+        found += [f"{name} complained: {text}" for name, text in self.complaints.items()]
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures."""
+        fates = {str(fate): sum(one.record.fate is fate for one in self.sent) for fate in Fate}
+        return {
+            "elapsed_s": self.elapsed_s,
+            "network": self.network,
+            "faults_done": self.counts,
+            "requests": len(self.sent),
+            "fates": fates,
+            "open_at_a_killed_proxy": sum(one.excused for one in self.sent),
+            "sharing_back_s": {"p50": percentile(self.back_s, 0.5), "p99": percentile(self.back_s, 0.99)},
+            "held_ratio_max": self.watch.held_ratio_max,
+            "engine_waiting_max": self.watch.waiting_max,
+            "preemptions": sum(state.preemptions for state in self.watch.last),
+            "looks": len(self.end.looks),
+            "looks_agreed": self.end.agreed,
+            "reserved_in_the_end": self.end.reserved_leases,
+            "faults": self.faults,
+        }
+
+    def lines(self) -> list[str]:
+        """A table for people."""
+        figures = self.as_json()
+        wrong = figures.pop("faults")
+        return [*(f"{name:24} {value}" for name, value in figures.items()), *(f"FAULT {text}" for text in wrong)]
