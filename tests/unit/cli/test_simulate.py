@@ -60,6 +60,11 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (("--workload", "nonsense"), "nonsense"),
         (("--load", "0"), "must be above 0"),
         (("--replicas", "0"), "must be a whole number above 0"),
+        (("--store-delay", "5"), "with its unit"),
+        (("--store-loss", "2"), "must be a probability"),
+        (("--store-partition", "1:5"), "must be PROXY:START:END"),
+        (("--proxy-death", "0:6:5"), "a start before an end"),
+        (("--proxies", "2", "--store-partition", "2:5:6"), "must be one of --proxies 2"),
     ],
 )
 def test_what_is_asked_wrongly_is_told_before_anything_runs(
