@@ -38,7 +38,7 @@ test: lint
 	$(BIN)/python -m pytest -q
 
 test-redis: $(STAMP)
-	$(BIN)/python -m pytest -q -m redis
+	$(BIN)/python -m pytest -q -m 'redis and not slow'
 
 test-vllm: $(STAMP)
 	tests/vllm/setup.sh
