@@ -20,7 +20,7 @@ from tests.bench.shared_processes import Proxy
 MAX_TOKENS = 3000
 PROMPT_WORDS_MIN, PROMPT_WORDS_MAX = 20, 120
 STREAMING_SHARE = 0.25
-PAUSE_S = 0.3  # after a refusal or a failure
+PAUSE_S = 2.0  # after a refusal or a failure: whoever came back at once would only make the proxies busy
 NOBODY_S = 0.05  # between two looks for a proxy that is up
 
 
