@@ -21,8 +21,8 @@ from typing import Any
 
 import redis.asyncio
 import uvloop
-from proxy.demo.processes import free_ports
 
+from proxy.bench.processes import free_ports
 from tests.bench.load import Fate, Record, new_upstream, percentile, send
 from tests.bench.relay_cost import cpu_s
 from tests.bench.shared_load import new_request
