@@ -19,7 +19,7 @@ from proxy.core.fleet import Fleet
 from proxy.core.grid import FloatArray
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
-from proxy.core.shared import Head, Rank, Record
+from proxy.core.shared import Head, Rank, Record, tenant_number
 from proxy.core.shared_book import SharedBook
 from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Waiting, WaitQueue
@@ -76,7 +76,8 @@ class Several:
     def rank(self, entry: Waiting) -> Rank:
         """The place of ``entry`` among all who wait."""
         demand = entry.demand
-        return Rank(-float(demand.priority), self.exchange.virtual_known(demand), entry.start_by_s + self.ahead_s)
+        virtual = self.exchange.virtual_known(demand)
+        return Rank(-float(demand.priority), virtual, entry.start_by_s + self.ahead_s, tenant_number(demand.tenant))
 
     def heads(self, now_s: float) -> dict[str, list[Head]]:
         """By replica, the first of every priority that waits here; of replicas that have a record.

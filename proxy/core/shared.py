@@ -22,6 +22,7 @@ a row, which is a fraction of a second unless its proxy has stopped.
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -73,11 +74,25 @@ def shifted(row: FloatArray, steps: float, grid: Grid) -> FloatArray:
 
 
 class Rank(NamedTuple):
-    """Who goes first, whichever proxy it waits at: the least. ``virtual`` is its tenant's token-time per weight, shared by all."""
+    """Who goes first, whichever proxy it waits at: the least, once all of a tenant are at one virtual time (``core.shared_heads``).
+
+    ``virtual`` is its tenant's token-time per weight, as far as its proxy has heard.
+    """
 
     minus_priority: float
     virtual: float
     start_by_s: float  # by the store's clock
+    tenant: float = 0.0  # the same number for the same tenant: ``tenant_number``
+
+    @property
+    def waits(self) -> tuple[float, float, float]:
+        """What stays the same for as long as a request waits."""
+        return self.minus_priority, self.tenant, self.start_by_s
+
+
+def tenant_number(tenant: str) -> float:
+    """A number that every proxy has for a tenant. Two of one number are ranked as one; they are still charged apart."""
+    return float(crc32(tenant.encode()))
 
 
 class Answer(StrEnum):

@@ -9,13 +9,16 @@ A head that left an offer unclaimed for longer is passed over: it holds up nobod
 under another id. Its rank stays. A head lives for one lease after its proxy published it. One that is short of sequence slots does not fit,
 and holds up everybody: the record does not say when slots come free.
 
-The least rank is the best. A newcomer's own proxy has compared it with its own heads already.
+The least rank is the best. Proxies hear of each other's charges at different times, and by what one of them has not heard yet all that wait
+there would go after everybody's (a second of service, and for as long as it is behind in it: it was seen to shed every request while the
+others held nobody). So a tenant is taken to be at the least virtual time that any rank here tells of it, and within a tenant the deadline
+counts. A newcomer's own proxy has compared it with its own heads already.
 
 Fails: a head whose proxy stopped costs the others one offer; no more than ``HEADS_LOOKED_AT`` heads hold up a newcomer, so that one call
 stays short.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -25,6 +28,8 @@ from proxy.core.shared_sum import SEQUENCES, ReplicaAccount
 OFFER_S = 0.05
 RENEW_S = 1.0
 HEADS_LOOKED_AT = 8
+
+Order = Callable[[Rank], tuple[float, float, float]]
 
 
 @dataclass(slots=True)
@@ -61,23 +66,26 @@ class Heads:
 
     def granted(self, proxy: str, rank: Rank) -> None:
         """The head of that rank has its place."""
-        for key in [key for key, one in self._by_key.items() if key[0] == proxy and one.head.rank == rank]:
+        for key in [key for key, one in self._by_key.items() if key[0] == proxy and one.head.rank.waits == rank.waits]:
             del self._by_key[key]
 
     def _alive(self, one: PublishedHead, now_s: float) -> bool:
         return now_s - one.stamp_s <= self._lease_s
 
-    def _live(self, now_s: float) -> Iterator[PublishedHead]:
-        """Those that may hold somebody up, the best first, at most ``HEADS_LOOKED_AT``."""
-        live = [one for one in self._by_key.values() if self._alive(one, now_s) and one.passed_s == -inf]
-        live.sort(key=lambda one: (one.head.rank, one.proxy, one.head.head_id))
-        return iter(live[:HEADS_LOOKED_AT])
+    def _live(self, now_s: float, *newcomer: Rank) -> tuple[list[PublishedHead], Order]:
+        """Those that may hold somebody up, the best first, at most ``HEADS_LOOKED_AT``, and the order among them and a newcomer."""
+        alive = [one for one in self._by_key.values() if self._alive(one, now_s)]
+        order = order_among([*newcomer, *(one.head.rank for one in alive)])
+        live = [one for one in alive if one.passed_s == -inf]
+        live.sort(key=lambda one: (order(one.head.rank), one.proxy, one.head.head_id))
+        return live[:HEADS_LOOKED_AT], order
 
     def blocking(self, account: ReplicaAccount, ask: ReserveAsk, now_s: float) -> tuple[bool, PublishedHead | None]:
         """Whether a head holds the newcomer up, and the one that is to be offered the room for it."""
         newcomer = account.counted(ask.row, ask.anchor_steps)
-        for one in self._live(now_s):
-            if one.head.rank >= ask.rank:
+        live, order = self._live(now_s, ask.rank)
+        for one in live:
+            if order(one.head.rank) >= order(ask.rank):
                 break
             if one.proxy == ask.proxy:
                 continue
@@ -92,10 +100,19 @@ class Heads:
 
     def to_offer(self, account: ReplicaAccount, now_s: float) -> PublishedHead | None:
         """The best head that fits now, if it was never offered the room; it counts as offered then."""
-        for one in self._live(now_s):
+        for one in self._live(now_s)[0]:
             if head_fits(account, one.head) and not passed_over(one, now_s):
                 return offer(one, now_s)
         return None
+
+
+def order_among(ranks: Iterable[Rank]) -> Order:
+    """How these ranks compare: each tenant at the least virtual time that any of them tells of it."""
+    least: dict[tuple[float, float], float] = {}
+    for rank in ranks:
+        key = rank.minus_priority, rank.tenant
+        least[key] = min(rank.virtual, least.get(key, inf))
+    return lambda rank: (rank.minus_priority, least[rank.minus_priority, rank.tenant], rank.start_by_s)
 
 
 def head_fits(account: ReplicaAccount, head: Head) -> bool:

@@ -8,8 +8,9 @@ them off the wire) and adds them up anew, with arithmetic of its own, at every g
 
 - A grant is *over* when the highest Q with it exceeds usable by more than a slack (``SLACK_SHARE``); a replica that held nothing takes
   anything, and while the store recovers from a loss each proxy keeps to its own share.
-- A grant *passes a head by* when a head of a better rank at another proxy waited for the replica and fitted there, beside everybody before
-  the grant and with the slack to spare, and had not been offered the room for as long as an offer lasts (``OFFER_S``).
+- A grant *passes a head by* when a head at another proxy that surely goes first (of a higher priority, of the same tenant with an earlier
+  deadline, or of a tenant that was served less by what any of its heads tells) waited for the replica and fitted there, beside everybody
+  before the grant and with the slack to spare, and had not been offered the room for as long as an offer lasts (``OFFER_S``).
 - A grant *delays* such a head that did not fit yet, and was never offered room, when with both of them Q exceeds usable by more than
   the slack at or after the step from which its proxy had promised it room.
 
@@ -69,6 +70,17 @@ class WaitingHead:
     ready_steps: float
     since_s: float
     offered_s: float | None = None  # when its proxy was first told that there is room
+
+
+def surely_first(one: tuple[float, ...], other: tuple[float, ...], told: list[tuple[float, ...]]) -> bool:
+    """Whether a rank (priority, virtual time, deadline, tenant) goes first, whatever proxies have heard of the tenants' charges."""
+    if (one[0], one[3]) == (other[0], other[3]):
+        return one[2] < other[2]
+
+    def virtuals(rank: tuple[float, ...]) -> list[float]:
+        return [each[1] for each in told if (each[0], each[3]) == (rank[0], rank[3])]
+
+    return one[0] < other[0] or (one[0] == other[0] and max(virtuals(one)) < min(virtuals(other)))
 
 
 @dataclass(slots=True)
@@ -242,7 +254,12 @@ class Judge:
 
     def _look_at_heads(self, replica: str, proxy: str, rank: tuple[float, ...], sums: tuple[Array, Array], now_s: float) -> None:
         known, (before, after) = self.replicas[replica], sums
-        better = [one for one in known.heads.values() if one.proxy != proxy and one.demand is not None and one.rank < rank]
+        told = [*(one.rank for one in known.heads.values()), rank]
+        better = [
+            one
+            for one in known.heads.values()
+            if one.proxy != proxy and one.demand is not None and surely_first(one.rank, rank, told)
+        ]
         self.verdict.behind_heads += bool(better)
         for one in better:
             offered_s = one.offered_s

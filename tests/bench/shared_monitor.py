@@ -119,8 +119,8 @@ class Monitor:
         words = words_of(line)
         arguments = words[3 + int(words[2]) :]
         self._rank = ()
-        if len(arguments) == RESERVE_ARGUMENTS and len(arguments[RANK_ARGUMENT]) == 24:
-            self._rank = tuple(struct.unpack("<ddd", arguments[RANK_ARGUMENT]))
+        if len(arguments) == RESERVE_ARGUMENTS and len(arguments[RANK_ARGUMENT]) == 32:
+            self._rank = tuple(struct.unpack("<dddd", arguments[RANK_ARGUMENT]))
 
     def _wrote(self, words: list[bytes], now_s: float) -> None:
         command, judge = words[0].upper(), self._judge
@@ -165,8 +165,8 @@ class Monitor:
             self._judge.granted(replica, proxy.decode(), int(number), anchored(value), self._rank, now_s)
         elif part == "heads":
             proxy, head_id = head_key(field)
-            rank, ready = struct.unpack("<ddd", value[:24]), struct.unpack("<d", value[48:56])[0]
-            self._judge.published(replica, WaitingHead(proxy, head_id, rank, None, ready, since_s=now_s))
+            rank, (ready, _, tenant) = struct.unpack("<ddd", value[:24]), struct.unpack("<ddd", value[48:72])
+            self._judge.published(replica, WaitingHead(proxy, head_id, (*rank, tenant), None, ready, since_s=now_s))
         elif part == "headrows":
             known.heads[head_key(field)].demand = anchored(value)
 

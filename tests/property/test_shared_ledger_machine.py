@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from proxy.core.grid import FloatArray
 from proxy.core.shared import Answer, Head, Rank, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
-from tests.support.shared_accounts import LEASE_S, Account, PlainAccounts, read_later
+from tests.support.shared_accounts import Account, PlainAccounts, read_later
 from tests.support.shared_rows import ENDS, ask, blocks_row, record, rewriting
 
 PROXIES = ("p0", "p1", "p2", "p3")
@@ -24,12 +24,17 @@ ROWS = st.builds(
     alive=st.sampled_from([1.0, 1.0, 0.8, 0.3]),
     sequences=st.sampled_from([1.0, 1.0, 3.0]),
 )
-# No two waiting requests of different proxies are of one rank: its last figure is their own.
-RankDrawn = tuple[float, float]
-RANKS = st.builds(lambda priority, virtual: (priority, virtual), st.sampled_from([0.0, -1.0]), st.sampled_from([1.0, 2.5]))
+RankDrawn = tuple[float, float, float]  # priority, virtual time, tenant
+RANKS = st.tuples(st.sampled_from([0.0, -1.0]), st.sampled_from([1.0, 2.5, 4.0]), st.sampled_from([1.0, 2.0]))
 WHO = st.integers(0, 11)  # counted round: two to four are there
 REPLICA = st.sampled_from(["r0", "r0", "r0", "r1"])
 LATE_STEPS = st.sampled_from([0.0, 0.0, 2.5, 40.0, -5.0])
+
+
+def ranked(drawn: RankDrawn, proxy: str) -> Rank:
+    """No two waiting requests of different proxies are of one rank: their deadlines differ."""
+    priority, virtual, tenant = drawn
+    return Rank(priority, virtual, PROXIES.index(proxy), tenant)
 
 
 class SharedMachine(PlainAccounts, RuleBasedStateMachine):
@@ -41,7 +46,6 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         self.numbers = dict.fromkeys(PROXIES, 0)
         self.held: dict[str, int] = {}  # epoch that a proxy believes in
         self.old: list[tuple[str, int]] = []
-        self.heads: dict[tuple[str, str], tuple[Head, float, bool]] = {}  # head, stamp, offered
         self.late: list[ReserveAsk] = []
 
     # ---- the store, and its twin where there is one
@@ -104,16 +108,8 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         account.epoch, account.stamp_s = one.epoch, self.now_s
         account.grants[one.number] = one.row, one.anchor_steps
         head = self.heads.get((one.replica, one.proxy))
-        if head and head[0].rank == one.rank:
+        if head and head[0].rank.waits == one.rank.waits:
             del self.heads[one.replica, one.proxy]
-
-    def better_heads(self, one: ReserveAsk) -> list[tuple[Head, bool]]:
-        found = [
-            (head, offered)
-            for (replica, proxy), (head, stamp_s, offered) in self.heads.items()
-            if replica == one.replica and proxy != one.proxy and head.rank < one.rank and self.now_s - stamp_s <= LEASE_S
-        ]
-        return sorted(found, key=lambda pair: pair[0].rank)
 
     def head_goes_first(self, one: ReserveAsk, heads: list[tuple[Head, bool]], answer: Answer) -> None:
         if heads and not heads[0][1]:
@@ -189,13 +185,13 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
         asks=st.lists(st.tuples(WHO, ROWS, RANKS, LATE_STEPS, st.booleans()), min_size=1, max_size=5), replica=REPLICA,
         share=st.sampled_from([0.0, 30.0]),
     )  # fmt: skip
-    def reserve(self, asks: list[tuple[int, FloatArray, tuple[float, float], float, bool]], replica: str, share: float) -> None:
+    def reserve(self, asks: list[tuple[int, FloatArray, RankDrawn, float, bool]], replica: str, share: float) -> None:
         for index, (who, row, rank, late_steps, held_back) in enumerate(asks):
             proxy = self.name(who)
             self.numbers[proxy] += 1
             one = ask(
                 self.numbers[proxy], proxy=proxy, replica=replica, epoch=self.held[proxy], row=row, own_share_blocks=share,
-                anchor=self.steps(replica) - late_steps, rank=Rank(*rank, PROXIES.index(proxy)),
+                anchor=self.steps(replica) - late_steps, rank=ranked(rank, proxy),
             )  # fmt: skip
             if held_back and index == len(asks) - 1:
                 self.late.append(one)
@@ -214,7 +210,7 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
     @rule(who=WHO, replica=REPLICA, row=ROWS)
     def race(self, who: int, replica: str, row: FloatArray) -> None:
         """A grant, and a rewrite that was sent before it."""
-        self.reserve([(who, row, (-1.0, 1.0), 0.0, False)], replica, 1000.0)
+        self.reserve([(who, row, (-1.0, 1.0, 1.0), 0.0, False)], replica, 1000.0)
         self.rewrite(who, replica, row, 1, 0.0)
 
     @precondition(lambda self: self.late)
@@ -252,7 +248,7 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
     def head(self, who: int, replica: str, row: FloatArray, rank: RankDrawn, head_id: str, ready: float) -> None:
         proxy = self.name(who)
         steps = self.steps(replica)
-        heads = [Head(head_id, Rank(*rank, PROXIES.index(proxy)), row, steps, steps + ready)] if head_id else []
+        heads = [Head(head_id, ranked(rank, proxy), row, steps, steps + ready)] if head_id else []
         self.call("set_heads", proxy, replica, heads)
         if replica in self.ledger.accounts and proxy in self.registered:
             self.heads.pop((replica, proxy), None)

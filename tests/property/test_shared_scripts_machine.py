@@ -61,8 +61,8 @@ class RedisMachine(SharedMachine):
     def ahead_of_a_promise(self, ready: float, until: tuple[float, float], blocks: int) -> None:
         """A head that does not fit now and has been promised a step, and somebody who may go ahead of it or not."""
         self.rewrite(1, "r0", blocks_row(50, until_steps=64.0), 0, 0.0)
-        self.head(0, "r0", blocks_row(60, until_steps=until[0]), (-1.0, 1.0), "x", ready)
-        self.reserve([(1, blocks_row(blocks, until_steps=until[1]), (0.0, 2.5), 0.0, False)], "r0", 100.0)
+        self.head(0, "r0", blocks_row(60, until_steps=until[0]), (-1.0, 1.0, 1.0), "x", ready)
+        self.reserve([(1, blocks_row(blocks, until_steps=until[1]), (0.0, 2.5, 1.0), 0.0, False)], "r0", 100.0)
 
     def same_total(self, replica: str) -> None:
         kept = self.runner.run(self.client.execute_command("HGET", self.twin.keys(replica)[1], "total"))

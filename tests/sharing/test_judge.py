@@ -5,12 +5,12 @@ import struct
 import numpy as np
 import pytest
 
-from tests.bench.shared_judge import FIGURES, OFFER_S, Anchored, Judge, JudgedReplica, Terms, WaitingHead
+from tests.bench.shared_judge import FIGURES, OFFER_S, Anchored, Judge, JudgedReplica, Terms, WaitingHead, surely_first
 from tests.bench.shared_load import jain
 from tests.bench.shared_monitor import Monitor, head_key, replica_of, words_of
 
 ENDS = np.array([16.0, 32.0, 64.0])
-HIGH, LOW = (-10.0, 0.0, 0.0), (0.0, 0.0, 0.0)
+HIGH, LOW = (-10.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, 1.0)
 
 
 def demand(blocks: float, *, leases: float = 1.0, anchor: float = 0.0) -> Anchored:
@@ -82,6 +82,16 @@ def test_a_better_head_that_fits_goes_first_until_its_offer_has_passed(
     assert (len(judge.verdict.passed_by), judge.verdict.after_offers) == (passed, after)
 
 
+def test_a_head_goes_first_by_its_deadline_within_a_tenant_and_by_service_beyond_doubt_among_tenants() -> None:
+    soon, late, other = (0.0, 9.0, 1.0, 1.0), (0.0, 3.0, 2.0, 1.0), (0.0, 5.0, 0.0, 2.0)
+    told = [soon, late, other]
+    assert surely_first(soon, late, told)
+    assert not surely_first(late, soon, told)
+    assert not surely_first(soon, other, told)
+    assert not surely_first(other, soon, told), "at virtual time 9 or at 3"
+    assert surely_first(late, other, [late, other])
+
+
 def test_a_head_that_does_not_fit_may_not_be_delayed() -> None:
     judge = judge_of()
     known = judge.replicas["r"]
@@ -124,7 +134,7 @@ def test_a_grant_on_the_wire_reaches_the_judge_with_its_rank() -> None:
         b"1",
         b"7",
         packed,
-        struct.pack("<ddd", *LOW),
+        struct.pack("<dddd", *LOW),
         b"0",
     ]
     monitor.told(b"+1.5 [0 127.0.0.1:9] " + b" ".join(b'"' + _escaped(word) + b'"' for word in words) + b"\r\n")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from proxy.core.grid import FloatArray
-from proxy.core.shared import LOAD_FIELDS, Others
+from proxy.core.shared import LOAD_FIELDS, Head, Others, Rank, ReserveAsk
 from proxy.core.shared_ledger import SharedLedger
 from tests.support.shared_rows import ENDS, plain_peak
 
@@ -55,6 +55,7 @@ class PlainAccounts:
         self.ledger = SharedLedger(LEASE_S)
         self.registered: dict[str, int] = {}
         self.accounts: dict[tuple[str, str], Account] = {}
+        self.heads: dict[tuple[str, str], tuple[Head, float, bool]] = {}  # by replica and proxy: head, stamp, offered
 
     def total(self, replica: str, but: str = "") -> FloatArray:
         anchor = self.ledger.accounts[replica].anchor_steps
@@ -83,3 +84,18 @@ class PlainAccounts:
         known = self.ledger.accounts[replica].record
         seats = known.sequences_max is None or row[1] <= known.sequences_max
         return seats and plain_peak(row, known) <= known.usable_blocks + slack
+
+    def better_heads(self, one: ReserveAsk) -> list[tuple[Head, bool]]:
+        alive = [
+            (head, proxy, offered)
+            for (replica, proxy), (head, stamp_s, offered) in self.heads.items()
+            if replica == one.replica and self.now_s - stamp_s <= LEASE_S
+        ]
+        told = [one.rank, *(head.rank for head, _, _ in alive)]
+
+        def place(rank: Rank) -> tuple[float, float, float]:
+            of_tenant = [r.virtual for r in told if (r.minus_priority, r.tenant) == (rank.minus_priority, rank.tenant)]
+            return rank.minus_priority, min(of_tenant), rank.start_by_s
+
+        better = [(head, offered) for head, proxy, offered in alive if proxy != one.proxy and place(head.rank) < place(one.rank)]
+        return sorted(better, key=lambda pair: place(pair[0].rank))

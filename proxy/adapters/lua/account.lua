@@ -3,7 +3,7 @@
 -- KEYS   1 pool      hash: generation, recovering_until, expected, epoch; "p|PROXY" -> epoch of its registration
 --        2 state     hash of the replica: record (JSON), number, holder, held_until, facts, ends, total
 --        3 rows      hash: "m|PROXY" -> epoch, stamp, upto, numbers of its grants; "r|PROXY" -> row; "gN|PROXY" -> grant N
---        4 heads     hash: "LEN|PROXY ID" -> rank (3), stamp, offered, passed, ready, sequences
+--        4 heads     hash: "LEN|PROXY ID" -> rank (3), stamp, offered, passed, ready, sequences, tenant
 --        5 headrows  hash: the same fields -> row
 -- ARGV   1 now       "" : the time is that of Redis. A test gives seconds here, nobody else does
 --        2 lease     seconds that a proxy may be silent

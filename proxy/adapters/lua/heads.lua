@@ -9,13 +9,13 @@ local function head_of(field, packed)
   local bar = string.find(field, '|', 1, true)
   local length = tonumber(string.sub(field, 1, bar - 1))
   local h = {field = field, proxy = string.sub(field, bar + 1, bar + length), id = string.sub(field, bar + length + 1)}
-  h[1], h[2], h[3], h.stamp, h.offered, h.passed, h.ready, h.sequences = struct.unpack('<dddddddd', packed)
+  h[1], h.virtual, h[3], h.stamp, h.offered, h.passed, h.ready, h.sequences, h.tenant = struct.unpack('<ddddddddd', packed)
   return h
 end
 
 local function save_head(h)
   redis.call('HSET', HEADS, h.field,
-    struct.pack('<dddddddd', h[1], h[2], h[3], h.stamp, h.offered, h.passed, h.ready, h.sequences))
+    struct.pack('<ddddddddd', h[1], h.virtual, h[3], h.stamp, h.offered, h.passed, h.ready, h.sequences, h.tenant))
 end
 
 local function drop_head(field)
@@ -40,15 +40,40 @@ end
 
 local function alive(h) return NOW - h.stamp <= LEASE end
 
--- Every head that may hold somebody up, the best first; the dead are swept out.
-local function live_heads()
-  local all, live = redis.call('HGETALL', HEADS), {}
-  for i = 1, #all, 2 do
-    local h = head_of(all[i], all[i + 1])
-    if not alive(h) then drop_head(h.field) elseif h.passed == -huge then live[#live + 1] = h end
+-- Bring every tenant of these heads, and of a newcomer if there is one, to one virtual time, the least that any tells of it.
+local function level(heads, newcomer)
+  local least = {}
+  local function hear(r)
+    r.key = struct.pack('<dd', r[1] + 0, r.tenant) -- + 0: without the sign of a zero
+    if not least[r.key] or r.virtual < least[r.key] then least[r.key] = r.virtual end
   end
+  for i = 1, #heads do hear(heads[i]) end
+  if newcomer then
+    hear(newcomer)
+    newcomer[2] = least[newcomer.key]
+  end
+  for i = 1, #heads do heads[i][2] = least[heads[i].key] end
+end
+
+-- A rank as it is sent, its virtual time still its proxy's own.
+local function rank_of(packed)
+  local r = {}
+  r[1], r.virtual, r[3], r.tenant = struct.unpack('<dddd', packed)
+  return r
+end
+
+-- Every head that may hold somebody up, the best first, to be compared with a newcomer's rank if there is one; and all that are not dead, who
+-- are swept out.
+local function live_heads(newcomer)
+  local packed, all, live = redis.call('HGETALL', HEADS), {}, {}
+  for i = 1, #packed, 2 do
+    local h = head_of(packed[i], packed[i + 1])
+    if alive(h) then all[#all + 1] = h else drop_head(h.field) end
+    if alive(h) and h.passed == -huge then live[#live + 1] = h end
+  end
+  level(all, newcomer)
   table.sort(live, before)
-  return live
+  return live, all
 end
 
 local function head_fits(a, h, packed)

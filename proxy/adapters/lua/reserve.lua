@@ -1,12 +1,12 @@
 -- Check one request against what all proxies have on a replica, and commit it: SharedLedger.reserve.
 --
 -- KEYS   as account.lua
--- ARGV   1 now, 2 lease, 3 channel, 4 replica, 5 proxy, 6 epoch, 7 number, 8 row of the request, 9 rank (3 doubles), 10 own share (blocks)
+-- ARGV   1 now, 2 lease, 3 channel, 4 replica, 5 proxy, 6 epoch, 7 number, 8 row of the request, 9 rank (4 doubles), 10 own share (blocks)
 -- Returns  answer; now (s), free blocks, retry (s), anchor of the others (steps) as packed doubles; the others' row without its anchor.
 --          The last is empty where the answer is granted, fenced or unknown.
 
 local proxy, epoch, number, packed = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
-local rank = {struct.unpack('<ddd', ARGV[9])}
+local rank = rank_of(ARGV[9])
 local until_s, expected = begin(proxy)
 local a = load_account()
 if not a or not shaped(a, packed) then return {'unknown', struct.pack('<dddd', NOW, 0, 0, 0), ''} end
@@ -28,7 +28,7 @@ if entry then
   end
 end
 
-local heads = live_heads()
+local heads, waiting = live_heads(rank)
 for i = 1, math.min(#heads, HEADS_LOOKED_AT) do
   local h = heads[i]
   if compare(h, rank) >= 0 then break end
@@ -66,7 +66,8 @@ redis.call('HSET', ROWS, grant_field(proxy, number), packed)
 local numbers = (entry and entry.numbers or '') .. struct.pack('<d', number)
 save_entry(proxy, epoch, entry and entry.upto or -1, numbers)
 save_total(a)
-for i = 1, #heads do
-  if heads[i].proxy == proxy and compare(heads[i], rank) == 0 then drop_head(heads[i].field) end
+for i = 1, #waiting do
+  local h = waiting[i]
+  if h.proxy == proxy and h.key == rank.key and h[3] == rank[3] then drop_head(h.field) end
 end
 return {'granted', struct.pack('<dddd', NOW, 0, 0, 0), ''}

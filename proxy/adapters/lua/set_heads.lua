@@ -1,7 +1,7 @@
 -- Put a proxy's heads on a replica in the place of those it published before: SharedLedger.set_heads.
 --
 -- KEYS   as account.lua
--- ARGV   1 now, 2 lease, 3 channel, 4 replica, 5 proxy; then for each head: field, rank (3) and ready (steps) as packed doubles, row
+-- ARGV   1 now, 2 lease, 3 channel, 4 replica, 5 proxy; then for each head: field, rank (4) and ready (steps) as packed doubles, row
 -- Returns  how many were taken: none of a proxy that is not registered, or where one is of another grid.
 
 local proxy = ARGV[5]
@@ -20,7 +20,7 @@ for i = 6, #ARGV, 3 do
   local field = ARGV[i]
   local h, was = {field = field, stamp = NOW, offered = -huge, passed = -huge}, old[field]
   if was and alive(was) and (was.passed == -huge or NOW < was.passed + RENEW_S) then h.offered, h.passed = was.offered, was.passed end
-  h[1], h[2], h[3], h.ready = struct.unpack('<dddd', ARGV[i + 1])
+  h[1], h.virtual, h[3], h.tenant, h.ready = struct.unpack('<ddddd', ARGV[i + 1])
   h.sequences = select(2, struct.unpack('<dd', ARGV[i + 2], 9))
   save_head(h)
   redis.call('HSET', HEADROWS, field, ARGV[i + 2])

@@ -22,7 +22,7 @@ from proxy.core.events import (
 from proxy.core.gate import Gate
 from proxy.core.outcome import Outcome
 from proxy.core.saturation import Binding
-from proxy.core.shared import Answer, Load, Rank, curves_of, load_of, row_of
+from proxy.core.shared import Answer, Load, Rank, curves_of, load_of, row_of, tenant_number
 from proxy.core.wait_queue import Waiting
 from tests.support.builders import engine_sample, policy, scrape, spec
 from tests.support.several import STORE_AHEAD_S, account, filled, gate_of, names, quarter, record, reserves, tell
@@ -42,7 +42,7 @@ def test_a_reservation_carries_what_it_adds_and_its_rank() -> None:
     assert effect.row is not None
     assert load_of(effect.row) == Load(1.0, 1.0, 0.0, 25.0, 0.0, 385.0)
     assert curves_of(effect.row)[2].max() == 25.0
-    assert effect.rank == Rank(-3.0, 0.0, 40.0 + STORE_AHEAD_S)
+    assert effect.rank == Rank(-3.0, 0.0, 40.0 + STORE_AHEAD_S, tenant_number(quarter("a").tenant))
     row = gate.share().book("r0")
     assert row is not None
     written = row.row(0.0)

@@ -156,11 +156,39 @@ def test_a_head_holds_up_neither_its_own_proxy_nor_a_better_rank_nor_anybody_onc
     fleet.ledger.set_heads("p1", "r0", [head("h", 10)], 0.0)
     assert fleet.reserve("p0", 1, rank=RANK).answer is Answer.GRANTED  # equal
     assert fleet.reserve("p0", 1, rank=BETTER).answer is Answer.GRANTED
-    worse = Rank(0.0, 2.0, 0.0)
+    worse = Rank(0.0, 1.0, 11.0)
     assert fleet.reserve("p1", 1, rank=worse).answer is Answer.GRANTED
     assert fleet.reserve("p0", 1, rank=worse).answer is Answer.HEAD
     assert fleet.reserve("p1", 10, rank=RANK).answer is Answer.GRANTED
     assert fleet.reserve("p0", 1, rank=worse).answer is Answer.GRANTED
+
+
+def test_within_a_tenant_the_deadline_counts_whatever_each_proxy_has_heard_of_its_charges() -> None:
+    fleet = Fleet()
+    fleet.rewrite("p0", row=blocks_row(50))
+    fleet.ledger.set_heads("p1", "r0", [head("h", 10, rank=Rank(0.0, 900.0, 5.0, tenant=7.0))], 0.0)
+    later, sooner = Rank(0.0, 100.0, 6.0, tenant=7.0), Rank(0.0, 950.0, 4.0, tenant=7.0)
+    assert fleet.reserve("p2", 1, rank=Rank(0.0, 899.0, 6.0, tenant=8.0)).answer is Answer.GRANTED, "another tenant, served less"
+    assert fleet.reserve("p2", 1, rank=sooner).answer is Answer.GRANTED
+    assert fleet.reserve("p2", 1, rank=later).answer is Answer.HEAD
+
+
+def test_a_tenant_is_where_the_proxy_that_heard_least_has_it() -> None:
+    fleet = Fleet()
+    fleet.rewrite("p0", row=blocks_row(50))
+    fleet.ledger.set_heads("p1", "r0", [head("h", 10, rank=Rank(0.0, 900.0, 5.0, tenant=7.0))], 0.0)
+    fleet.ledger.set_heads("p0", "r0", [head("g", 90, rank=Rank(0.0, 100.0, 9.0, tenant=7.0), ready=64.0)], 0.0)
+    other = Rank(0.0, 500.0, 1.0, tenant=8.0)
+    assert fleet.reserve("p2", 1, rank=other).answer is Answer.HEAD
+    assert fleet.ledger.take_offers("p1") == ["r0"], "the sooner of the tenant's, at the virtual time of the other"
+
+
+def test_a_head_that_has_its_place_is_gone_though_its_tenant_was_charged_since_it_was_published() -> None:
+    fleet = Fleet()
+    fleet.rewrite("p0", row=blocks_row(50))
+    fleet.ledger.set_heads("p1", "r0", [head("h", 10, rank=Rank(0.0, 900.0, 5.0, tenant=7.0))], 0.0)
+    assert fleet.reserve("p1", 10, rank=Rank(0.0, 910.0, 5.0, tenant=7.0)).answer is Answer.GRANTED
+    assert fleet.reserve("p2", 1, rank=Rank(0.0, 910.0, 6.0, tenant=7.0)).answer is Answer.GRANTED
 
 
 def test_who_goes_ahead_of_a_head_that_does_not_fit_must_leave_it_its_room_from_the_promised_step_on() -> None:
