@@ -45,7 +45,7 @@ from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
 from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
-from proxy.core.several import Ask, Several, hold_off
+from proxy.core.several import Ask, Several
 from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -75,7 +75,7 @@ class Gate:
     def share(self) -> Several:
         """From now on other proxies have the same replicas, and a store tells of them."""
         if self.several is None:
-            self.several = Several(self.fleet, self.queue)
+            self.several = Several(self.fleet, self.queue, self.placement.refusals)
         return self.several
 
     @property
@@ -162,7 +162,7 @@ class Gate:
         if self.share().told(event, now_s) and isinstance(event, RecordTold):
             self.leases.void(event.record.replica, effects)
         if isinstance(event, Offered) and self.mode is Mode.ENFORCE and (choice := self.share().taken_up(event.replica, now_s)):
-            self._admit(choice, now_s, effects)
+            self._admit(choice, effects)
 
     # ---- arrivals
 
@@ -242,12 +242,11 @@ class Gate:
             return
         books = self.fleet.fresh(now_s)
         for choice in self.placement.choices(books, now_s, look_behind=look_behind):
-            self._admit(choice, now_s, effects)
+            self._admit(choice, effects)
 
-    def _admit(self, choice: Choice, now_s: float, effects: list[Effect]) -> None:
+    def _admit(self, choice: Choice, effects: list[Effect]) -> None:
         """One who waits goes."""
         self.queue.remove(choice.entry.demand.request_id, admitted=True)
-        self.shedding.forecast.learn(choice.entry, now_s)
         self._reserve(choice, effects)
 
     def _reserve(self, choice: Choice, effects: list[Effect]) -> None:
@@ -280,6 +279,7 @@ class Gate:
             self._place_anew(request_id, now_s, effects)
             return
         self.counters.admitted += 1
+        self.shedding.forecast.learn(opened.entry, now_s)
         effects.append(Forward(request_id, opened.lease))
 
     def _finished(self, event: Finished, effects: list[Effect]) -> None:
@@ -325,11 +325,11 @@ class Gate:
             return
         entry, demand = opened.entry, opened.lease.demand
         self.queue.take_back(demand, opened.charge, opened.forecast)
-        hold_off(entry, opened.lease.replica, now_s, retry_s)
         if entry.sequence:
             self.queue.put_back(entry)
         else:
             self._enqueue(entry, self.queue.exceeds(demand), self.fleet.of_model(demand.length_class.model), now_s, effects)
+        self.placement.refusals.refused(entry, opened.lease.replica, now_s, retry_s)
 
     def _review(self, now_s: float, effects: list[Effect]) -> None:
         """Shed whose deadline has come; promise a place to those standing by where that can be done by now, or shed them too."""

@@ -4,8 +4,8 @@ A sans-IO state machine beside the gate. The driver hands it the time, the gate'
 takes the calls to make from ``take_calls`` and feeds the gate the events that the methods return. Rules, in the order of a life:
 
 - it *registers*, writes the rows of all replicas, and *shares* from when the store has taken all of them; until then, and whenever the
-  store is out of touch (``core.sharing``), the gate keeps to its own share and everything is granted here. Only at its very beginning,
-  when it does not know of how many it is one, reservations wait for the store, no longer than it is given for one call;
+  store is out of touch (``core.sharing``), the gate keeps to its own share and everything is granted here. At its very beginning, when it
+  does not know of how many it is one, and when it begins anew, reservations wait for the store, no longer than it is given for one call;
 - a *reservation* is one call. One that failed counts as granted where the proxy's own share has room for it, else as refused; nobody knows
   what the store made of it, and the next rewrite, which answers for its number, settles it either way;
 - a *rewrite* puts the row of a replica in the place of what the store had of it: ``FREED_S`` after room came free, within ``rewrite_s`` of
@@ -88,7 +88,7 @@ class Member:
         if every:
             self._beat_s = now_s + self._store.rewrite_s
         if self._epoch is None:
-            self._ask(CallRegister(self.name), self.name)
+            self._ask(CallRegister(self.name))
         else:
             for replica in list(self.gate.fleet.books):
                 if replica in self._freed or (every and self._stale(replica, now_s)):
@@ -111,7 +111,7 @@ class Member:
         if self._parked is not None:
             self._parked.append(effect)
             return []
-        if not self.touch.sharing or self._epoch is None:
+        if not self.touch.sharing:
             self.granted_apart_total += 1
             return [Granted(effect.request_id)]
         self._reserve(effect, now_s)
@@ -121,7 +121,7 @@ class Member:
         lease = effect.lease
         assert effect.row is not None
         assert effect.rank is not None
-        self._number += 1
+        self._number = lease.store_number = self._number + 1
         share = self._share(lease.replica, now_s)
         steps = self._steps(lease.replica, now_s)
         ask = ReserveAsk(lease.replica, self.name, self._epoch or NO_EPOCH, self._number, effect.row, steps, effect.rank, share)
@@ -149,6 +149,7 @@ class Member:
     def answered(self, call: StoreCall, reply: StoreReply, *, store_s: float | None, asked_s: float, now_s: float) -> list[Event]:
         """A call was answered, at ``store_s`` of the store's clock where it tells. Returns what the gate is to be told, in order."""
         self.touch.answered(asked_s)
+        self._asking.discard((type(call), call.key))
         if store_s is not None:
             self.clock.heard(store_s, asked_s, now_s)
         self.several.ahead_s = self.clock.offset_s
@@ -156,15 +157,12 @@ class Member:
             case CallReserve(), ReserveReply():
                 return self._settled(call, reply, now_s)
             case CallRewrite(), RewriteReply():
-                self._asking.discard((CallRewrite, call.ask.replica))
                 return self._rewritten(call, reply, asked_s, now_s)
             case CallPublish(), bool():
-                self._asking.discard((CallPublish, call.record.replica))
                 self._published(call.record, held=reply)
             case CallHeads(), None:
                 pass
             case CallRegister(), int():
-                self._asking.discard((CallRegister, self.name))
                 self._epoch = reply
                 self._written.clear()
                 self._beat_s = self.due_s = now_s
@@ -178,16 +176,8 @@ class Member:
         if self.touch.failed(asked_s):
             self._written.clear()
             self.several.lost(self.proxies, now_s)
-        match call:
-            case CallReserve():
-                return self._unsettled(call, now_s)
-            case CallRewrite():
-                self._asking.discard((CallRewrite, call.ask.replica))
-            case CallPublish():
-                self._asking.discard((CallPublish, call.record.replica))
-            case CallRegister():
-                self._asking.discard((CallRegister, self.name))
-        return []
+        self._asking.discard((type(call), call.key))
+        return self._unsettled(call, now_s) if isinstance(call, CallReserve) else []
 
     # ---- reservations
 
@@ -195,6 +185,8 @@ class Member:
         if self.reserving.pop(call.request_id, None) is None:
             return []
         if reply.answer is Answer.GRANTED:
+            self.several.refusals.granted(call.ask.replica)
+            self._written.pop(call.ask.replica, None)  # its client may have left: then the next row takes the grant back
             return [Granted(call.request_id)]
         if reply.answer is Answer.FENCED:
             self._begin_anew(now_s)
@@ -228,9 +220,15 @@ class Member:
             return
         self._freed.discard(replica)
         changes, number = book.book.ledger.own_changes, 0 if record is None else record.number
-        row, steps = book.row(now_s), self._steps(replica, now_s)
-        ask = RewriteAsk(replica, self.name, self._epoch, self._number, row, steps, number, self.proxies)
-        self._ask(CallRewrite(ask, changes), replica)
+        upto = self._upto(replica)
+        row, steps = book.row(now_s, upto), self._steps(replica, now_s)
+        ask = RewriteAsk(replica, self.name, self._epoch, upto, row, steps, number, self.proxies)
+        self._ask(CallRewrite(ask, changes))
+
+    def _upto(self, replica: str) -> int:
+        """The last reservation there that was answered, as were all before it: those after it the store has as grants, or refuses."""
+        numbers = (call.ask.number for call in self.reserving.values() if call.ask.replica == replica)
+        return min(numbers, default=self._number + 1) - 1
 
     def _rewritten(self, call: CallRewrite, reply: RewriteReply, asked_s: float, now_s: float) -> list[Event]:
         replica, told = call.ask.replica, list[Event]()
@@ -244,14 +242,16 @@ class Member:
             self._written[replica] = call.changes, asked_s
             if reply.others is not None:
                 told += self._told(reply.others, now_s)
-            if self._written.keys() >= self.gate.fleet.books.keys() and self.touch.written():
+            if not self._written.keys() >= self.gate.fleet.books.keys():
+                return told
+            self._begin(now_s)
+            if self.touch.written():
                 self.several.back()
-                self._begin(now_s)
                 told += [event for others in list(self._others.values()) for event in self._told(others, now_s)]
         return told
 
     def _begin_anew(self, now_s: float) -> None:
-        self._epoch = None
+        self._epoch, self._parked = None, self._parked or []
         self._beat_s = self.due_s = now_s
 
     def _told(self, others: Others, now_s: float) -> list[Event]:
@@ -263,7 +263,7 @@ class Member:
     def _publish(self, replica: str, now_s: float) -> None:
         record, book = self.several.record(replica, self.name, now_s), self.gate.fleet.books.get(replica)
         if record is not None and book is not None:
-            self._ask(CallPublish(record, book.grid.ends, self._scrape_lease_s), replica)
+            self._ask(CallPublish(record, book.grid.ends, self._scrape_lease_s))
 
     def _published(self, record: Record, *, held: bool) -> None:
         if not held:
@@ -283,10 +283,10 @@ class Member:
 
     # ---- helpers
 
-    def _ask(self, call: StoreCall, key: str) -> None:
+    def _ask(self, call: StoreCall) -> None:
         """Make a call unless one of its kind is under way."""
-        if (type(call), key) not in self._asking:
-            self._asking.add((type(call), key))
+        if (type(call), call.key) not in self._asking:
+            self._asking.add((type(call), call.key))
             self._calls.append(call)
 
     def _steps(self, replica: str, now_s: float) -> float:

@@ -22,6 +22,7 @@ from proxy.core.choice import Blocked, Choice, Crowd, Spot, spot_of
 from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
+from proxy.core.refusals import Refusals
 from proxy.core.replica import ReplicaPhase
 from proxy.core.router import Place, Router
 from proxy.core.saturation import Binding
@@ -42,6 +43,7 @@ class Placement:
     def __init__(self, queue: WaitQueue, warmth: Warmth) -> None:
         self.queue = queue
         self.router = Router(warmth)
+        self.refusals = Refusals()
         self.burst = BurstWatch()
         self._backfilled_s = float("-inf")
         self._pool: list[Book] = []
@@ -182,7 +184,7 @@ class Placement:
         binding = book.binding(entry.demand, headroom_ratio, now_s, cached_tokens)
         if binding is Binding.NONE and self._paced_out(entry, book, headroom_ratio, curves, now_s, crowd):
             return Binding.PACING
-        if entry.held_off and binding is Binding.NONE and now_s < entry.held_off.get(book.spec.name, now_s):
+        if self.refusals and binding is Binding.NONE and self.refusals.hold(entry, book.spec.name, now_s):
             return Binding.PEERS
         return binding
 

@@ -17,6 +17,7 @@ from proxy.core.events import Observed, Offered, PeersTold, RecordTold, ReplicaE
 from proxy.core.exchange import Exchange
 from proxy.core.fleet import Fleet
 from proxy.core.grid import FloatArray
+from proxy.core.refusals import Refusals
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.shared import Head, Rank, Record, tenant_number
@@ -25,7 +26,6 @@ from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Waiting, WaitQueue
 
 HEADS_AMONG = 4  # replicas on which a head is put forward: each is one more call to the store
-REFUSED_AGAIN_S = 0.05  # our own row there is older than our ledger: until it is written again the store will say the same
 
 Ask = tuple[FloatArray | None, Rank | None]  # what ``Reserve`` carries besides the lease
 
@@ -33,10 +33,11 @@ Ask = tuple[FloatArray | None, Rank | None]  # what ``Reserve`` carries besides 
 class Several:
     """The shared side of one gate. ``proxies_apart`` is how many were known when the store was lost; None while it is in reach."""
 
-    def __init__(self, fleet: Fleet, queue: WaitQueue) -> None:
+    def __init__(self, fleet: Fleet, queue: WaitQueue, refusals: Refusals) -> None:
         self.ahead_s = 0.0
         self.proxies_apart: int | None = None
         self.exchange = Exchange(fleet, queue)
+        self.refusals = refusals
         self._fleet = fleet
         self._queue = queue
         self._books: dict[str, SharedBook] = {}
@@ -156,6 +157,7 @@ class Several:
                 if restarted:
                     self._fleet.restarted(record.replica)
             case Offered(replica):
+                self.refusals.granted(replica)
                 for head in self._queue.heads():
                     head.held_off.pop(replica, None)
         self._fleet.changed_load()
@@ -187,10 +189,3 @@ class Several:
     def back(self) -> None:
         """The store has taken all our rows anew. What others have is told next; until then they have what is not our share."""
         self.proxies_apart = None
-
-
-def hold_off(entry: Waiting, replica: str, now_s: float, retry_s: float) -> None:
-    """The store refused ``entry`` there: it is not asked again for ``retry_s``, and not at once when it refuses again and again."""
-    entry.refusals += 1
-    until_s = now_s + (retry_s if entry.refusals == 1 else max(retry_s, REFUSED_AGAIN_S))
-    entry.held_off[replica] = until_s

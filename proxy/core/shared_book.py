@@ -17,6 +17,8 @@ Fails: the shared clock runs ahead by what the holder's rate varies, so a row is
 the fraction of a second until its proxy renews it.
 """
 
+from math import inf
+
 import numpy as np
 
 from proxy.core.book import Book
@@ -109,24 +111,39 @@ class SharedBook:
         """Whether ``row`` is another than when it was last made."""
         return self._row_changes != self.book.ledger.own_changes
 
-    def row(self, now_s: float) -> FloatArray | None:
-        """What we have on the replica, counted from now; None for nothing."""
+    def row(self, now_s: float, upto: float = inf) -> FloatArray | None:
+        """What we have on the replica by reservations ``upto`` a number, counted from now; None for nothing.
+
+        One that the store was asked for and has not answered is not ours yet: told as if it were, it would keep out others, and in time
+        everybody, where the store is asked often and refuses.
+        """
         book, ledger = self.book, self.book.ledger
         self._row_changes = ledger.own_changes
-        if not ledger.leases:
+        asked = [lease for lease in ledger.leases.values() if lease.store_number > upto]
+        if len(ledger.leases) == len(asked):
             return None
         low, high = self._interval(now_s)
-        own, ends = ledger.own(), book.grid.ends
+        own, ends = self._own_without(asked), book.grid.ends
         load = Load(
-            leases=float(len(ledger.leases)),
-            sequences=float(ledger.sequences),
+            leases=float(len(ledger.leases) - len(asked)),
+            sequences=float(ledger.sequences - sum(lease.demand.sequences for lease in asked)),
             low_blocks=low,
-            high_blocks=high,
+            high_blocks=max(low, high - sum(book.prompt_blocks(lease.demand) for lease in asked)),
             growth_blocks_per_step=max(0.0, float(own[2, 1] - own[2, 0]))
             / float(ends[1] - ends[0]),  # of all who do not reach their caps
-            prefill_tokens=book.saturation.own_backlog_tokens(now_s),
+            prefill_tokens=max(
+                0.0, book.saturation.own_backlog_tokens(now_s) - sum(lease.demand.prompt_tokens for lease in asked)
+            ),
         )
         return shifted(row_of(load, own), book.steps_now(now_s) - ledger.anchor_steps, book.grid)
+
+    def _own_without(self, leases: list[Lease]) -> FloatArray:
+        """The curves (4, G) of our leases but these; where one of these may share blocks, no block counts as shared."""
+        ledger = self.book.ledger
+        own = ledger.sums.copy() if any(lease.demand.hashed for lease in leases) else ledger.own()
+        for lease in leases:
+            own -= ledger.rows.curves[:, lease.rows].sum(axis=1)
+        return own
 
     def row_of_newcomer(self, entry: Waiting) -> FloatArray:
         """What ``entry`` adds if it is admitted now, counted from now; blocks that we hold there already are not counted again."""

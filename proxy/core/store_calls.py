@@ -13,6 +13,11 @@ class CallRegister:
 
     proxy: str
 
+    @property
+    def key(self) -> str:
+        """What it is about."""
+        return self.proxy
+
 
 @dataclass(frozen=True, slots=True)
 class CallReserve:
@@ -22,6 +27,11 @@ class CallReserve:
     request_id: str
     lease: Lease
 
+    @property
+    def key(self) -> str:
+        """What it is about."""
+        return self.request_id
+
 
 @dataclass(frozen=True, slots=True)
 class CallRewrite:
@@ -29,6 +39,11 @@ class CallRewrite:
 
     ask: RewriteAsk
     changes: int
+
+    @property
+    def key(self) -> str:
+        """What it is about."""
+        return self.ask.replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,11 @@ class CallPublish:
     ends: FloatArray
     scrape_lease_s: float
 
+    @property
+    def key(self) -> str:
+        """What it is about."""
+        return self.record.replica
+
 
 @dataclass(frozen=True, slots=True)
 class CallHeads:
@@ -47,6 +67,11 @@ class CallHeads:
     proxy: str
     replica: str
     heads: list[Head]
+
+    @property
+    def key(self) -> str:
+        """What it is about."""
+        return self.replica
 
 
 StoreCall = CallRegister | CallReserve | CallRewrite | CallPublish | CallHeads
