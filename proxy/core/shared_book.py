@@ -68,13 +68,10 @@ class SharedBook:
         row = others.row if load_of(others.row).leases >= 0.5 else np.zeros_like(others.row)  # nothing is left of rounding either
         self.book.ledger.told(row, own_steps - (steps_now - others.anchor_steps))
 
-    def share_blocks(self, proxies: int, now_s: float, *, without: Lease | None = None) -> float:
-        """Blocks that we may fill by ourselves, one of ``proxies`` that do not hear of each other; ``without`` one just sent."""
-        low, high = self._interval(now_s)
-        if without is not None:
-            high = max(low, high - self.book.prompt_blocks(without.demand))
+    def share_blocks(self, proxies: int, now_s: float) -> float:
+        """Blocks that we may fill by ourselves, one of ``proxies`` that do not hear of each other."""
         usable, measured = float(self.book.spec.usable_blocks), self.book.measured_blocks
-        return share_blocks(usable, proxies, held_blocks=high, unplaced_blocks=high - low, measured_blocks=measured)
+        return share_blocks(usable, proxies, placed_blocks=self._interval(now_s)[0], measured_blocks=measured)
 
     def has_share(self, lease_id: str, proxies: int, now_s: float) -> bool:
         """Whether our leases, this one just sent among them, stay within our share."""
@@ -84,7 +81,7 @@ class SharedBook:
             return False
         if len(ledger.leases) == 1 and not ledger.sequences_of_others and self.book.reconciler.bias_blocks < 1.0:
             return True  # the replica is empty but for it
-        return peak_of(ledger.own(), Risk(self.book.feedback.z, 0.0, 0.0)) <= self.share_blocks(proxies, now_s, without=lease)
+        return peak_of(ledger.own(), Risk(self.book.feedback.z, 0.0, 0.0)) <= self.share_blocks(proxies, now_s)
 
     def keep_to_share(self, proxies: int, now_s: float) -> None:
         """The store is out of reach, or the replica was scraped while it is: others have what is not our share."""

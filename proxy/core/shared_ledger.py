@@ -12,8 +12,8 @@ Fencing. An epoch is given at registration and rises even across a loss of the s
 something in it expire loses its registration, so what it sends from before is refused until it registers anew and rewrites all.
 
 Recovery. A store without a generation has lost its rows. It begins one and recovers for a lease, or for a replica until as many proxies
-have rewritten it as any of them knew. Meanwhile a proxy gets what keeps it within its own last share, the empty replica's rule aside:
-that nothing is written there proves nothing.
+have rewritten it as any of them knew. Meanwhile a proxy that has written what it has there gets what keeps it within its own last share,
+and the empty replica's rule is set aside: that nothing is written proves nothing.
 
 Scrape lease. The first to publish a replica's record may go on to do so; another takes over when the lease has passed, with a record that
 goes on from the one that stands: the replica's step clock never goes back, for rows are anchored in it.
@@ -146,6 +146,8 @@ class SharedLedger:
             return Answer.HEAD, OFFER_S
         newcomer = account.counted(ask.row, ask.anchor_steps)
         if self._recovering(account, now_s):
+            if entry is None or entry.upto < 0:
+                return Answer.RECOVERING, OFFER_S
             if not account.fits_share(ask.proxy, newcomer, ask.own_share_blocks):
                 return Answer.RECOVERING, self._recovering_until_s - now_s
         elif account.empty:

@@ -129,9 +129,7 @@ def test_a_killed_proxy_takes_its_own_requests_with_it_and_its_share_is_free_wit
     assert judge.proxies.cut == cut >= 1
     assert completed(world) == case.requests + 1 - cut
     assert not [name for name in judge.rows_later if name.startswith("p1.")], "a second after its lease"
-    assert (
-        max(judge.rows_over_blocks) <= 1.5 * SPREAD_BLOCKS
-    )  # the dead one's row is read where its grid is coarse, up to a lease later
+    assert max(judge.rows_over_blocks) <= SPREAD_BLOCKS
 
 
 def test_a_store_that_forgets_everything_is_told_again() -> None:
@@ -139,10 +137,8 @@ def test_a_store_that_forgets_everything_is_told_again() -> None:
     world, judge = judged(case)
     assert completed(world) == case.requests + 1
     assert len(judge.rows_later) == 4
-    # Until all have written again each keeps to its own share, made of a measurement half a second old: together they may be over the pool.
-    assert max(blocks for at_s, blocks in judge.over_s if CUT_S <= at_s < CUT_S + LEASE_S) <= max(judge.shares.values())
-    assert max(blocks for at_s, blocks in judge.over_s if at_s >= CUT_S + LEASE_S) <= 5.0 * SPREAD_BLOCKS
-    assert preemptions(world) <= 0.1 * case.requests, "where the loss comes while everybody has some in its queue"
+    assert max(blocks for at_s, blocks in judge.over_s if at_s > CUT_S) <= 5.0 * SPREAD_BLOCKS
+    assert preemptions(world) <= 5 * case.requests / 1000.0
 
 
 def test_the_high_band_of_one_proxy_goes_before_the_low_one_of_another() -> None:

@@ -4,7 +4,6 @@
 ``replica`` is the ordinary one. All stop when the session ends. Nothing here skips: without vLLM the tests fail, and say what to do.
 """
 
-import contextlib
 import os
 import signal
 import socket
@@ -14,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,6 @@ CONTEXT_TOKENS = 4096
 SEQUENCES_MAX = 64
 START_S_MAX = 180  # about 45 s on two free cores; CI's are shared
 STOP_S_MAX = 20
-ENGINE_NICE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,11 @@ class VllmServer:
 
 
 VllmFactory = Callable[..., VllmServer]
+
+KV_BLOCKS = 256
+ORDINARY: tuple[int, tuple[str, ...]] = (KV_BLOCKS, ())
+RUNNING: dict[tuple[int, tuple[str, ...]], tuple[subprocess.Popen[bytes], VllmServer]] = {}  # by blocks and flags
+STARTED = count()
 
 
 def free_port() -> int:
@@ -100,20 +104,6 @@ def wait_until_healthy(process: subprocess.Popen[bytes], base_url: str, log: Pat
         time.sleep(0.5)
 
 
-def let_server_go_first(process: subprocess.Popen[bytes]) -> None:
-    """Put the engine's processes behind its API server, where they share too few CPUs.
-
-    This model's steps are so short that its engine else leaves the server no time to tell what it made: for most of a minute it answers
-    nobody. On a GPU they do not compete.
-    """
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            group = int(stat.read_text().rpartition(")")[2].split()[2])
-            if group == process.pid and stat.parent.name != str(process.pid):
-                for thread in (stat.parent / "task").iterdir():
-                    os.setpriority(os.PRIO_PROCESS, int(thread.name), ENGINE_NICE)
-
-
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End the server and everything it started."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -127,30 +117,38 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def stop_servers(keys: list[tuple[int, tuple[str, ...]]]) -> None:
+    """End these of the running ones."""
+    for key in keys:
+        stop(RUNNING.pop(key)[0])
+
+
 @pytest.fixture(scope="session")
 def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmFactory]:
     """Return ``vllm_server(kv_blocks=256, *flags)``. 256 blocks hold 8,160 tokens: few enough that a test can fill them."""
     if not (HOME / "venv" / ".installed").exists() or not (HOME / "model" / ".built").exists():
         pytest.fail(f"no vLLM in {HOME}: run make test-vllm")
     folder = tmp_path_factory.mktemp("vllm")
-    running: dict[tuple[int, tuple[str, ...]], VllmServer] = {}
-    processes: list[subprocess.Popen[bytes]] = []
 
-    def serve(kv_blocks: int = 256, *flags: str) -> VllmServer:
-        if (kv_blocks, flags) not in running:
-            log = folder / f"server-{len(processes)}.log"
+    def serve(kv_blocks: int = KV_BLOCKS, *flags: str) -> VllmServer:
+        if (kv_blocks, flags) not in RUNNING:
+            log = folder / f"server-{next(STARTED)}.log"
             process, base_url = start(kv_blocks, flags, log)
-            processes.append(process)
+            RUNNING[kv_blocks, flags] = process, VllmServer(base_url, HOME / "model", "tiny", kv_blocks, log)
             wait_until_healthy(process, base_url, log)
-            let_server_go_first(process)
-            running[kv_blocks, flags] = VllmServer(base_url, HOME / "model", "tiny", kv_blocks, log)
-        return running[kv_blocks, flags]
+        return RUNNING[kv_blocks, flags][1]
 
     try:
         yield serve
     finally:
-        for process in processes:
-            stop(process)
+        stop_servers(list(RUNNING))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ordinary_server_stays_alone() -> Iterator[None]:
+    """Stop what a module started for itself at its end: on two cores an idle engine still takes from those that are measured."""
+    yield
+    stop_servers([key for key in RUNNING if key != ORDINARY])
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,7 @@ end
 
 local granted = false
 if NOW < until_s and (expected == 0 or a.rewritten < expected) then
+  if not entry or entry.upto < 0 then return refuse('recovering', OFFER_S) end
   if peak(a, newcomer, own_of(a, proxy, entry), nil, 1, 0) > tonumber(ARGV[10]) + SLACK then return refuse('recovering', until_s - NOW) end
 else
   granted = is_empty(a)

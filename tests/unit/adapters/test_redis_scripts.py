@@ -193,8 +193,10 @@ async def test_a_server_that_restarts_empty_fences_everybody_and_recovers(ledger
     again = await ledger.register("p0")
     assert again > epoch
     # Nobody has written again: that the replica looks empty proves nothing.
-    assert (await ledger.reserve(ask(2, epoch=again))).answer is Answer.RECOVERING
+    assert (await ledger.reserve(ask(2, 10.0, epoch=again, own_share_blocks=10.0))).answer is Answer.RECOVERING
+    await ledger.rewrite(rewriting(proxy="p0", epoch=again, upto=2, known=2))
     assert (await ledger.reserve(ask(3, 10.0, epoch=again, own_share_blocks=10.0))).answer is Answer.GRANTED
+    assert (await ledger.reserve(ask(4, 10.0, epoch=again, own_share_blocks=10.0))).answer is Answer.RECOVERING
 
 
 @pytest.mark.redis

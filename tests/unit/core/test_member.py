@@ -92,7 +92,9 @@ def test_it_shares_once_the_store_has_every_row() -> None:
     assert shares(side)
     assert side.member.holds == {"r0"}
     assert side.reserve("q", 30.0, 0.7) == [Granted("q")]
-    assert side.ledger.accounts["r0"].total[0] == 1.0, "the gate's own row, which has nothing of the early one, took its grant back"
+    assert side.ledger.accounts["r0"].total[0] == 1.0, (
+        "the gate's own row, which has nothing of the early one, took its grant back"
+    )
     assert side.member.granted_apart_total == 0
 
 

@@ -47,19 +47,19 @@ def test_nothing_answered_since_is_an_outage_told_once() -> None:
 
 def test_shares_of_all_that_are_apart_fill_the_pool_and_no_more() -> None:
     held = [10.0, 30.0, 0.0, 25.0]
-    shares = [share_blocks(200, 4, held_blocks=blocks, unplaced_blocks=0.0, measured_blocks=sum(held)) for blocks in held]
+    shares = [share_blocks(200, 4, placed_blocks=blocks, measured_blocks=sum(held)) for blocks in held]
     assert sum(shares) == pytest.approx(200.0)
 
 
 def test_what_is_on_its_way_is_not_shared_out_again() -> None:
-    share = share_blocks(200, 2, held_blocks=10.0, unplaced_blocks=40.0, measured_blocks=100.0)
-    assert share == pytest.approx(10.0 + 30.0)
-    assert share_blocks(200, 2, held_blocks=10.0, unplaced_blocks=400.0, measured_blocks=100.0) == 10.0
+    share = share_blocks(200, 2, placed_blocks=10.0, measured_blocks=100.0)
+    assert share == pytest.approx(10.0 + 50.0), "however much is on its way: it has to keep within these"
+    assert share_blocks(200, 2, placed_blocks=10.0, measured_blocks=300.0) == 10.0
 
 
 def test_with_nothing_measured_each_has_its_part_of_the_pool() -> None:
-    assert share_blocks(200, 4, held_blocks=10.0, unplaced_blocks=0.0, measured_blocks=None) == 50.0
-    assert share_blocks(200, 4, held_blocks=70.0, unplaced_blocks=0.0, measured_blocks=None) == 70.0
+    assert share_blocks(200, 4, placed_blocks=10.0, measured_blocks=None) == 50.0
+    assert share_blocks(200, 4, placed_blocks=70.0, measured_blocks=None) == 70.0
 
 
 def test_others_out_of_touch_are_a_certain_constant() -> None:
