@@ -31,6 +31,7 @@ from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallRes
 
 FREED_S = 0.02  # several ends of one step are told together
 SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
+UNTOLD = -1  # a change that the store does not have
 RENEWALS = 3.0  # of a row in one lease
 RECORDS_HEARD = 4.0  # by those who do not hold it, in one scrape lease
 NO_EPOCH = 0  # the store never gave it
@@ -208,7 +209,7 @@ class Member:
     # ---- rows
 
     def _stale(self, replica: str, now_s: float) -> bool:
-        changes, at_s = self._written.get(replica, (-1, -inf))
+        changes, at_s = self._written.get(replica, (UNTOLD, -inf))
         # Who does not hold the record hears of it by writing: often enough that it never seems to be older than it is.
         heard_s = inf if replica in self.holds else self._scrape_lease_s / RECORDS_HEARD
         renewed_s = min(self._store.lease_s / RENEWALS, heard_s)
@@ -223,7 +224,7 @@ class Member:
         upto = self._upto(replica)
         row, steps = book.row(now_s, upto), self._steps(replica, now_s)
         ask = RewriteAsk(replica, self.name, self._epoch, upto, row, steps, number, self.proxies)
-        self._ask(CallRewrite(ask, changes))
+        self._ask(CallRewrite(ask, changes if upto == self._number else UNTOLD))
 
     def _upto(self, replica: str) -> int:
         """The last reservation there that was answered, as were all before it: those after it the store has as grants, or refuses."""

@@ -136,6 +136,41 @@ def test_one_that_nobody_answers_is_granted_within_the_own_share_and_no_further(
         assert side.reserve("o", 1.0, 0.8) == [Granted("o")], "the gate keeps to its share by itself now"
 
 
+def test_a_row_is_written_without_what_is_being_asked_for() -> None:
+    side = Side(SharedLedger(), "a")
+    side.beats(0.0, 5)
+    (effect,) = (one for one in side.gate.handle(Arrive(demand("q")), 0.6) if isinstance(one, Reserve))
+    assert side.member.reserve(effect, 0.6) == []
+    side.member.beat(0.7)
+    calls = side.member.take_calls()
+    (asked,) = (call for call in calls if isinstance(call, CallReserve))
+    (written,) = (call for call in calls if isinstance(call, CallRewrite))
+    assert (written.ask.upto, written.ask.row) == (asked.ask.number - 1, None)
+    total = side.ledger.accounts["r0"]
+    for call in (asked, written):  # the rewrite, made later, leaves the grant alone
+        reply = side.answer(call, 0.7 + STORE_AHEAD_S)
+        side.member.answered(call, reply, store_s=0.7 + STORE_AHEAD_S, asked_s=0.7, now_s=0.7)
+        assert total.total[0] == 1.0
+    side.member.beat(0.9)
+    (written,) = (call for call in side.member.take_calls() if isinstance(call, CallRewrite))
+    assert written.ask.upto == asked.ask.number
+    assert written.ask.row is not None
+    side.answer(written, 0.9 + STORE_AHEAD_S)
+    assert total.total[0] == 1.0, "the grant is in the row now"
+
+
+def test_who_begins_anew_asks_for_nothing_before_it_has_written() -> None:
+    side = Side(SharedLedger(), "a")
+    side.beats(0.0, 5)
+    side.ledger.flush()
+    assert side.reserve("o", 10.0, 0.6) == [Refused("o", Answer.UNKNOWN, 0.0)], "it publishes its record"
+    assert side.reserve("p", 10.0, 0.6) == [Refused("p", Answer.FENCED, 0.0)], "it registers"
+    assert side.reserve("q", 10.0, 0.65) == []
+    side.beats(0.7, 3)
+    assert Granted("q") in side.told
+    assert side.member.granted_apart_total == 0
+
+
 def test_heads_are_published_soon_and_taken_back() -> None:
     ledger = SharedLedger()
     first, second = Side(ledger, "a"), Side(ledger, "b")

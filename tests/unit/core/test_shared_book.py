@@ -34,6 +34,35 @@ def others_of(there: Book, now_s: float = 0.0) -> Others:
     return Others(there.spec.name, row, there.steps_now(now_s))
 
 
+def test_a_row_tells_nothing_of_what_the_store_has_not_answered() -> None:
+    here, settled = quarters(3), quarters(2)
+    *_, asked = here.ledger.leases.values()
+    asked.store_number, asked.placed = 7, False
+    shared = SharedBook(here)
+    whole, row, expected = others_of(here).row, shared.row(0.0, 6), others_of(settled).row
+    assert row is not None
+    assert load_of(whole).leases == 3.0
+    assert load_of(row)[:2] == load_of(expected)[:2] == (2.0, 2.0)
+    assert np.allclose(curves_of(row), curves_of(expected))
+    assert load_of(row).high_blocks == pytest.approx(load_of(whole).high_blocks - here.prompt_blocks(asked.demand))
+    for lease in here.ledger.leases.values():
+        lease.store_number = 7
+    assert shared.row(0.0, 6) is None
+
+
+def test_what_may_be_shared_with_it_counts_whole_meanwhile() -> None:
+    here = book(MODEL)
+    for name in ("a", "b"):
+        lease_of(demand(name, prompt=PROMPT, cap=CAP, hashes=tuple(range(24))), here)
+    *_, asked = here.ledger.leases.values()
+    asked.store_number = 7
+    row = SharedBook(here).row(0.0, 6)
+    alone = book(MODEL)
+    lease_of(demand("a", prompt=PROMPT, cap=CAP, hashes=tuple(range(24))), alone)
+    assert row is not None
+    assert np.allclose(curves_of(row)[2], curves_of(others_of(alone).row)[2]), "not less by the blocks that both have"
+
+
 def fits(here: Book, *, prompt: int = PROMPT, cap: int = CAP) -> Binding:
     return here.verdict(demand("new", prompt=prompt, cap=cap), 0.0).binding
 

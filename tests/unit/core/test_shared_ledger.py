@@ -266,6 +266,8 @@ def test_after_a_flush_everybody_keeps_to_its_last_share_until_all_have_rewritte
     for proxy in PROXIES:
         assert fleet.ledger.register(proxy, 10.0) > fleet.epochs[proxy]
         fleet.epochs[proxy] = fleet.ledger.register(proxy, 10.0)
+    unwritten = fleet.reserve("p0", 1, 10.0, number=9, own_share_blocks=33.0)
+    assert (unwritten.answer, unwritten.retry_s) == (Answer.RECOVERING, 0.05), "what it has there is not known"
     fleet.rewrite("p0", 10.0, row=blocks_row(30), upto=9, known=3)
     assert fleet.reserve("p0", 3, 10.0, number=10, own_share_blocks=33.0).answer is Answer.GRANTED
     refused = fleet.reserve("p0", 1, 10.5, number=11, own_share_blocks=33.0)
