@@ -15,7 +15,7 @@ from proxy.bench.pace import every
 from proxy.cli.doctor import Ask, Visit, examine
 from proxy.wire.serve_command import read_command
 from tests.bench.engine import scrape
-from tests.vllm.conftest import VllmFactory, VllmServer
+from tests.vllm.conftest import VllmFactory, VllmServer, let_server_go_first
 
 pytestmark = pytest.mark.vllm
 
@@ -101,6 +101,7 @@ async def test_over_capacity(replica: VllmServer) -> None:
 
 async def test_timid_seats(vllm_server: VllmFactory) -> None:
     server = vllm_server(1024, "--max-num-seqs", "4")
+    let_server_go_first(server)
     async with loaded(server, 16, distinct(60), 120):
         found = await visit(server)
     assert cases(found)[0] == "seats_timid", found.diagnosis.findings
