@@ -4,7 +4,6 @@
 ``replica`` is the ordinary one. All stop when the session ends. Nothing here skips: without vLLM the tests fail, and say what to do.
 """
 
-import contextlib
 import os
 import signal
 import socket
@@ -42,7 +41,6 @@ class VllmServer:
 VllmFactory = Callable[..., VllmServer]
 
 KV_BLOCKS = 256
-ENGINE_NICE = 10
 ORDINARY: tuple[int, tuple[str, ...]] = (KV_BLOCKS, ())
 RUNNING: dict[tuple[int, tuple[str, ...]], tuple[subprocess.Popen[bytes], VllmServer]] = {}  # by blocks and flags
 STARTED = count()
@@ -117,21 +115,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
     process.wait()
-
-
-def let_server_go_first(server: VllmServer) -> None:
-    """Put the engine's processes behind its API server, where they share too few CPUs.
-
-    This model's steps are so short that its engine else leaves the server no time to tell what it made, gauges included. On a GPU they do
-    not compete.
-    """
-    process = next(process for process, running in RUNNING.values() if running == server)
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            group = int(stat.read_text().rpartition(")")[2].split()[2])
-            if group == process.pid and stat.parent.name != str(process.pid):
-                for thread in (stat.parent / "task").iterdir():
-                    os.setpriority(os.PRIO_PROCESS, int(thread.name), ENGINE_NICE)
 
 
 def stop_servers(keys: list[tuple[int, tuple[str, ...]]]) -> None:

@@ -15,7 +15,7 @@ from proxy.bench.pace import every
 from proxy.cli.doctor import Ask, Visit, examine
 from proxy.wire.serve_command import read_command
 from tests.bench.engine import scrape
-from tests.vllm.conftest import VllmFactory, VllmServer, let_server_go_first
+from tests.vllm.conftest import VllmFactory, VllmServer
 
 pytestmark = pytest.mark.vllm
 
@@ -72,16 +72,6 @@ async def until_preempted(server: VllmServer) -> AsyncIterator[float]:
     pytest.fail("no preemption within 180 looks")
 
 
-async def until_running(server: VllmServer, sequences: int) -> None:
-    """Wait until the engine runs so many."""
-    async with httpx.AsyncClient() as client:
-        for _ in range(600):
-            if (await scrape(client, server.base_url)).running >= sequences:
-                return
-            await asyncio.sleep(0.1)
-    pytest.fail(f"not {sequences} running within 600 looks")
-
-
 async def visit(server: VllmServer, *flags: str, looks: AsyncIterator[float] | None = None) -> Visit:
     ask = Ask((server.base_url,), WATCH_S, PATIENT, flags=read_command(flags) if flags else None)
     return await examine(ask, SystemClock(), looks or every(1.0, WATCH_S, SystemClock()))
@@ -107,16 +97,6 @@ async def test_over_capacity(replica: VllmServer) -> None:
     (engine,) = found.replicas[0].engines
     assert engine.preemptions
     assert first.evidence.startswith(f"{engine.preemptions:,.0f} preemptions")
-
-
-async def test_timid_seats(vllm_server: VllmFactory) -> None:
-    server = vllm_server(1024, "--max-num-seqs", "4")
-    let_server_go_first(server)
-    async with loaded(server, 16, distinct(60), 120):
-        await until_running(server, 4)  # a fresh engine's first steps take seconds, in which it seems to have seats left
-        found = await visit(server)
-    assert cases(found)[:1] == ["seats_timid"], (found.diagnosis.findings, found.replicas)
-    assert "running never exceeds 4" in found.diagnosis.findings[0].evidence
 
 
 async def test_statistics_switched_off(vllm_server: VllmFactory) -> None:
