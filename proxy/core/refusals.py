@@ -15,6 +15,7 @@ from typing import NamedTuple
 from proxy.core.waiting import Waiting
 
 AGAIN_S = 0.05
+RETRY_S_MAX = 0.25  # a store that recovers says when it will have at the latest; mostly it has sooner
 
 
 class Refused(NamedTuple):
@@ -38,7 +39,7 @@ class Refusals:
     def refused(self, entry: Waiting, replica: str, now_s: float, retry_s: float) -> None:
         """The store refused ``entry`` there."""
         entry.refusals += 1
-        again = replica in self._last or entry.refusals > 1
+        again, retry_s = replica in self._last or entry.refusals > 1, min(retry_s, RETRY_S_MAX)
         until_s = entry.held_off[replica] = now_s + (max(retry_s, AGAIN_S) if again else retry_s)
         self._last[replica] = Refused(until_s, entry.demand.priority, entry.peak_blocks)
 

@@ -21,9 +21,9 @@ def test_nothing_refused_holds_nobody() -> None:
 
 def test_who_was_refused_is_asked_for_again_after_the_time_the_store_said() -> None:
     refusals, entry = Refusals(), waiting("a")
-    refusals.refused(entry, "r0", 1.0, 0.3)
-    assert refusals.hold(entry, "r0", 1.29)
-    assert not refusals.hold(entry, "r0", 1.3)
+    refusals.refused(entry, "r0", 1.0, 0.2)
+    assert refusals.hold(entry, "r0", 1.19)
+    assert not refusals.hold(entry, "r0", 1.2)
     assert not refusals.hold(entry, "r1", 1.0), "elsewhere it may have room"
 
 
@@ -44,6 +44,13 @@ def test_those_behind_who_want_no_less_are_not_asked_for(peak_blocks: float, pri
     refusals = Refusals()
     refusals.refused(waiting("a"), "r0", 1.0, 0.05)
     assert refusals.hold(waiting("b", peak_blocks, priority), "r0", 1.01) is held
+
+
+def test_a_store_that_recovers_is_asked_before_it_said_it_would_have() -> None:
+    refusals, entry = Refusals(), waiting("a")
+    refusals.refused(entry, "r0", 1.0, 3.0)
+    assert refusals.hold(entry, "r0", 1.2)
+    assert not refusals.hold(entry, "r0", 1.25)
 
 
 def test_a_grant_opens_the_replica_for_all_but_who_was_refused_there() -> None:
