@@ -182,9 +182,10 @@ def test_four_gates_react_to_one_counter_as_one_would() -> None:
 
 @pytest.mark.slow
 def test_tenants_spread_over_proxies_hold_the_cache_for_equal_time() -> None:
+    """Both come faster than they are served, so that there is somebody of each waiting throughout, which is what fairness is about."""
     rng = random.Random(SEED)
     requests: list[SimRequest] = []
-    for tenant, prompt, output, per_s in (("brief", 300, 12, 70.0), ("wordy", 60, 250, 6.0)):
+    for tenant, prompt, output, per_s in (("brief", 300, 12, 100.0), ("wordy", 60, 250, 9.0)):
         at_s = 0.0
         while at_s < 41.0:
             at_s += rng.expovariate(per_s)
