@@ -153,12 +153,8 @@ class WaitQueue:
 
     def charge(self, demand: Demand, block_steps: float) -> None:
         """Account token-time to a tenant; negative to give back what was not used."""
-        band = self._bands.setdefault(demand.priority, Band())
-        tenant = band.tenant(demand.tenant)
         virtual = block_steps / max(demand.tenant_weight, 1e-6)
-        tenant.virtual += virtual
-        if block_steps > 0.0:
-            band.clock = max(band.clock, tenant.virtual)
+        self.charged_elsewhere(demand.priority, demand.tenant, virtual)  # as any charge moves it
         if self.charged is not None:
             key = (demand.priority, demand.tenant)
             self.charged[key] = self.charged.get(key, 0.0) + virtual
