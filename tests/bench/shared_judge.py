@@ -16,7 +16,9 @@ them off the wire) and adds them up anew, with arithmetic of its own, at every g
 
 When a sum is read. A row says of each 16 steps what is held at their end at most, so one that is read some steps earlier or later tells of
 other ends: either way it is an upper bound, and the two differ by what a wave of requests grows meanwhile. The scripts keep their sum as it
-reads at most ``FRAME_STEPS`` ago. A grant is over only when it does not fit from any such step on, each row read by itself, exactly.
+reads at most ``FRAME_STEPS`` ago, and a row that is newer counts in it as if it began there: its blocks come and go up to that much too
+early (``core.shared_sum`` says so). A grant is over only when, by that rule, it does not fit from any such step on. What it exceeds usable
+by with the newer rows read where they are, exactly, is measured beside it (``excess_exact_blocks_max``): that is what the rule costs.
 """
 
 from dataclasses import dataclass, field
@@ -24,11 +26,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bench.shared_verdict import Finding, Verdict
+
 Array = NDArray[np.float64]
 
 FIGURES = 6  # of a row, before its four curves
 LEASES, SEQUENCES, LOW, HIGH = 0, 1, 2, 3
-SLACK_BLOCKS, SLACK_SHARE = 1.0, 0.01  # the greater of the two: scripts count rows newer than their sum as if they began with it
+SLACK_BLOCKS, SLACK_SHARE = 1.0, 0.01  # the greater of the two: frames are four steps apart, and the sum's may lie between two
 FRAME_STEPS, FRAMES = 16.0, 5
 OFFER_S = 0.05
 
@@ -57,6 +61,20 @@ class Anchored:
 
     row: Array
     anchor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Blocks above usable: the least by the scripts' rule, the least and the most with every row read where it is."""
+
+    kept: float
+    exact: float
+    most: float
+
+
+def sum_of(rows: list[Array]) -> Array:
+    """All of them together; there is one at least."""
+    return np.add.reduce(rows)
 
 
 @dataclass(slots=True)
@@ -114,16 +132,16 @@ class JudgedReplica:
             total += self.read(one, now_s)
         return total
 
-    def excess(self, demand: Anchored, now_s: float) -> tuple[float, float]:
-        """By how much everything here and one more exceed usable, read from the steps in question: the least and the most."""
+    def excess(self, demand: Anchored, now_s: float) -> Excess:
+        """By how much everything here and one more exceed usable, read from the steps in question."""
         now = self.steps_at(now_s)
-        found = []
+        everything = [demand, *self.rows.values(), *self.grants.values()]
+        kept, exact = [], []
         for step in np.linspace(now - FRAME_STEPS, now, FRAMES):
-            total = self.read_from(demand, step)
-            for one in (*self.rows.values(), *self.grants.values()):
-                total = total + self.read_from(one, step)
-            found.append(self.peak(total))
-        return min(found) - self.terms.usable, max(found) - self.terms.usable
+            kept.append(self.peak(sum_of([self.read_from(one, max(step, one.anchor)) for one in everything])))
+            exact.append(self.peak(sum_of([self.read_from(one, step) for one in everything])))
+        usable = self.terms.usable
+        return Excess(min(kept) - usable, min(exact) - usable, max(exact) - usable)
 
     def read(self, one: Anchored, now_s: float) -> Array:
         """One vector, read at ``now_s``."""
@@ -163,65 +181,7 @@ class JudgedReplica:
         seats = self.terms.seats
         if seats is not None and before[SEQUENCES] + head.demand.row[SEQUENCES] > seats:
             return False
-        return self.excess(head.demand, now_s)[1] <= -self.slack_blocks
-
-
-@dataclass(slots=True)
-class Finding:
-    """One grant that should not have been."""
-
-    at_s: float
-    replica: str
-    proxy: str
-    what: str
-    blocks: float = 0.0
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What the judge saw. ``excess_blocks`` of each grant to a replica that held something: highest Q less usable."""
-
-    grants: int = 0
-    grants_on_empty: int = 0
-    rewrites: int = 0
-    excess_blocks: list[float] = field(default_factory=list)
-    over: list[Finding] = field(default_factory=list)
-    passed_by: list[Finding] = field(default_factory=list)
-    delayed: list[Finding] = field(default_factory=list)
-    behind_heads: int = 0  # grants while a better head waited elsewhere
-    after_offers: int = 0  # of which the head had been offered room for longer than an offer lasts
-    unread: int = 0  # calls the judge could not follow
-
-    def as_json(self) -> dict[str, object]:
-        """The figures."""
-        excess = sorted(self.excess_blocks)
-        return {
-            "grants": self.grants,
-            "grants_on_empty": self.grants_on_empty,
-            "rewrites": self.rewrites,
-            "grants_over": len(self.over),
-            "excess_blocks_max": excess[-1] if excess else None,
-            "excess_blocks_p50": excess[len(excess) // 2] if excess else None,
-            "grants_behind_a_head": self.behind_heads,
-            "grants_after_an_offer": self.after_offers,
-            "grants_past_a_head": len(self.passed_by),
-            "grants_delaying_a_head": len(self.delayed),
-            "unread": self.unread,
-            "worst": [vars_of(one) for one in sorted(self.over, key=lambda one: -one.blocks)[:5]],
-            "passed": [vars_of(one) for one in self.passed_by[:5]],
-            "delayed": [vars_of(one) for one in sorted(self.delayed, key=lambda one: -one.blocks)[:5]],
-        }
-
-
-def vars_of(finding: Finding) -> dict[str, object]:
-    """A finding as plain values."""
-    return {
-        "at_s": finding.at_s,
-        "replica": finding.replica,
-        "proxy": finding.proxy,
-        "what": finding.what,
-        "blocks": finding.blocks,
-    }
+        return self.excess(head.demand, now_s).most <= -self.slack_blocks
 
 
 class Judge:
@@ -245,10 +205,11 @@ class Judge:
         if before[LEASES] < 0.5:
             self.verdict.grants_on_empty += 1
         elif not self.excused:
-            excess, _ = known.excess(demand, now_s)
-            self.verdict.excess_blocks.append(excess)
-            if excess > known.slack_blocks:
-                self.verdict.over.append(Finding(now_s, replica, proxy, f"{before[LEASES]:g} leases before", excess))
+            excess = known.excess(demand, now_s)
+            self.verdict.excess_blocks.append(excess.kept)
+            self.verdict.excess_exact_blocks_max = max(self.verdict.excess_exact_blocks_max, excess.exact)
+            if excess.kept > known.slack_blocks:
+                self.verdict.over.append(Finding(now_s, replica, proxy, f"{before[LEASES]:g} leases before", excess.kept))
             self._look_at_heads(replica, proxy, rank, (before, before + known.read(demand, now_s)), now_s)
         known.grants[proxy, number] = demand
 
