@@ -34,6 +34,7 @@ from proxy.core.policy import Policy, ReplicaPolicy, Store
 from proxy.core.replica import ReplicaFacts
 from proxy.ports import Headers
 from proxy.ports.store import SharedStore
+from proxy.serving.access import AdminAccess
 from proxy.serving.admin import admin_app
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
@@ -95,6 +96,7 @@ async def _serve(
         addresses = _addresses(sockets)
         store = None if settings.store is None else redis_store(settings.store, policy.store)
         services, feeds = _build(policy, credentials, control, store, f"http://{addresses[2]}:{addresses[3]}")
+        services.access = AdminAccess(settings.admin_token)
         tasks = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
         tasks += [asyncio.create_task(_follow(services, *one)) for one in subscribed]
         tasks.append(asyncio.create_task(_prepare(services)))

@@ -14,6 +14,11 @@ FLAGS = (
     ("port", "PORT", "the port for clients (default: 8080)"),
     ("admin-host", "ADDRESS", f"where /metrics, /health, /ready and the switches are served (default: {ADMIN_HOST})"),
     ("admin-port", "PORT", "the port for those (default: 8081)"),
+    (
+        "admin-token-file",
+        "FILE",
+        "holds the token that changes under /admin ask for; KVGATE_ADMIN_TOKEN may hold the token itself (default: no changes)",
+    ),
     ("tokenizer", "DIR|NAME", "the model's tokenizer, a folder or a name (default: as each replica's /v1/models tells)"),
     ("redis", "URL", "the store that all proxies before the same replicas share (default: none, this is the only one)"),
     (

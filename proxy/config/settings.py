@@ -4,11 +4,13 @@ A policy says how requests are treated and is shared by all proxies; settings sa
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 
+from proxy.config.admin_token import VARIABLE as ADMIN_TOKEN
+from proxy.config.admin_token import AdminTokenError, admin_token
 from proxy.config.faults import did_you_mean, quoted
 from proxy.config.policy_file import default_path, load
 from proxy.config.redis_url import ALLOWED_REDIS, RedisUrlError, StoreAddress, store_address
@@ -23,6 +25,7 @@ VARIABLES: Mapping[str, str] = {
     "port": "KVGATE_PORT",
     "admin_host": "KVGATE_ADMIN_HOST",
     "admin_port": "KVGATE_ADMIN_PORT",
+    "admin_token_file": "KVGATE_ADMIN_TOKEN_FILE",
     "tokenizer": "KVGATE_TOKENIZER",
     "redis": "KVGATE_REDIS",
     "workers": "KVGATE_WORKERS",
@@ -64,6 +67,7 @@ class ServeSettings:
     port: int = 8080
     admin_host: str = ADMIN_HOST
     admin_port: int = 8081
+    admin_token: str | None = field(default=None, repr=False)  # None: nobody can change anything there
     tokenizer: str | None = None
     store: StoreAddress | None = None  # None: this process is the only one before its replicas
     workers: int = 1
@@ -129,6 +133,16 @@ class _Source:
             self.faults.append(f"{origin}: got an address not shown here; allowed {ALLOWED_REDIS}; because {error}")
             return None
 
+    def admin_token(self) -> str | None:
+        """Return what changes under /admin ask for."""
+        origin, values = self.words("admin_token_file")
+        try:
+            return admin_token(Path(values[0]) if values else None, self._environ)
+        except AdminTokenError as error:
+            name = origin if values else ADMIN_TOKEN
+            self.faults.append(f"{name}: {error}; because who knows it can switch kvgate off")
+            return None
+
     def log_level(self) -> LogLevel:
         """Return the log level."""
         origin, values = self.words("log_level")
@@ -153,6 +167,7 @@ def read_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
         port=source.integer("port", 8080, 0, PORT_MAX, "it is a TCP port") or 0,
         admin_host=source.text("admin_host") or ADMIN_HOST,
         admin_port=source.integer("admin_port", 8081, 0, PORT_MAX, "it is a TCP port") or 0,
+        admin_token=source.admin_token(),
         tokenizer=source.text("tokenizer"),
         store=source.store(),
         workers=source.integer("workers", 1, 1, 1024, "each is a process") or 1,
@@ -189,9 +204,10 @@ def _together(settings: ServeSettings, *, shared: bool) -> list[str]:
 def unread_variables(environ: Mapping[str, str]) -> list[str]:
     """Return a sentence for each ``KVGATE_…`` variable that looks like a misspelling of one that is read."""
     sentences = []
+    read = (*VARIABLES.values(), ADMIN_TOKEN)
     for name in sorted(environ):
-        if name.startswith("KVGATE_") and name not in VARIABLES.values():
-            close = get_close_matches(name, VARIABLES.values(), n=1, cutoff=0.85)
+        if name.startswith("KVGATE_") and name not in read:
+            close = get_close_matches(name, read, n=1, cutoff=0.85)
             sentences += [f"{name} is not read (did you mean {close[0]}?)"] if close else []
     return sentences
 

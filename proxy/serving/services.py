@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from proxy.core.policy import ErrorDetail, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
+from proxy.serving.access import AdminAccess
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.exchange import Exchange
@@ -38,6 +39,7 @@ class Services:
     request_id: Callable[[], str]
     loading: Callable[[], bool]  # whether a tokenizer is on its way
     body_bytes_held: int = field(default=0)
+    access: AdminAccess = field(default_factory=AdminAccess)
     exchange: Exchange | None = None  # with the other proxies; None: there are none
 
     @property
