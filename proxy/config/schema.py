@@ -21,22 +21,21 @@ from proxy.config.scalars import (
     number,
     size,
 )
-from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
+from proxy.config.schema_classes import CLASS, check_classes
+from proxy.config.schema_tenants import TENANTS
+from proxy.config.shape import Key, ListOf, MapOf, Section
 from proxy.core.outcome import Mode
 from proxy.core.policy import (
     DEFAULT_CLASS,
     Budget,
     ErrorDetail,
     Limits,
-    Match,
     Policy,
     Queue,
     Relay,
     ReplicaPolicy,
     Scrape,
     Store,
-    Tenants,
-    TenantSource,
     TrafficClass,
 )
 
@@ -70,24 +69,6 @@ def _check_replicas(replicas: tuple[ReplicaPolicy, ...], nodes: Mapping[str, Nod
                 where = f"{path}[{index}].{attribute}"
                 faults.add(nodes[str(index)], where, got=f'"{value}" again', allowed="each replica once", because=because)
             seen.setdefault(value, index)
-
-
-def _check_classes(classes: tuple[TrafficClass, ...], nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
-    names: set[str] = set()
-    for index, traffic_class in enumerate(classes):
-        where, node = f"{path}[{index}]", nodes[str(index)]
-        if traffic_class.name in names:
-            because = "metrics and logs tell classes apart by name"
-            faults.add(node, f"{where}.name", got=f'"{traffic_class.name}" again', allowed="each name once", because=because)
-        names.add(traffic_class.name)
-        if traffic_class.match.everything and index < len(classes) - 1:
-            because = "it matches everything, so the classes after it would never be reached"
-            faults.add(node, f"{where}.match", got="no match", allowed="a match, or the last place", because=because)
-    if "default" in names and not (classes[-1].name == "default" and classes[-1].match.everything):
-        because = "default is the class of whatever nothing else matches"
-        faults.add(
-            nodes["0"], path, got='a class "default" with a match', allowed="default last, without a match", because=because
-        )
 
 
 def _check_budget(budget: Budget, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
@@ -136,37 +117,6 @@ REPLICA = Section(
     refused={"api_key": _KEPT_OUT, "key": _KEPT_OUT, "token": _KEPT_OUT, "password": _KEPT_OUT},
     short="url",
     check=_check_replica,
-)
-
-MATCH = Section(
-    Match,
-    {
-        "model": Key("model", TEXT, "it is a glob over the body's model"),
-        "path": Key("path", TEXT, "it is a glob over the request's path"),
-        "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 16), "each is a glob over the header's value"),
-    },
-)
-
-CLASS = Section(
-    TrafficClass,
-    {
-        "name": Key("name", NAME, "it labels metrics and logs", required=True),
-        "match": Key("match", MATCH, "it says which requests are of this class"),
-        "priority": Key("priority", integer(-1000, 1000), "higher goes first; a thousand steps each way are plenty"),
-        "weight": Key("weight", number(0.01, 1000), "a share of zero would never be served"),
-        "deadline": Key("deadline_s", duration("10ms", "24h"), "a request must have started by then"),
-        "ttft": Key("ttft_s", duration("1ms", "1h"), "it is a target for the first token"),
-        "tpot": Key("tpot_s", duration("100us", "1m"), "it is a target per output token"),
-    },
-)
-
-TENANTS = Section(
-    Tenants,
-    {
-        "from": Key("sources", OneOrMany(choice(TenantSource), 3), "the first that names somebody rules"),
-        "header": Key("header", HEADER_NAME, "the header source reads it"),
-        "weights": Key("weights", MapOf(TEXT, number(0.01, 1000), 10_000), "a share of zero would never be served"),
-    },
 )
 
 QUEUE = Section(
@@ -241,7 +191,7 @@ POLICY = Section(
     {
         "mode": Key("mode", choice(Mode), "it says how far kvgate interferes"),
         "replicas": Key("replicas", ListOf(REPLICA, 1000, _check_replicas), "they are the servers to forward to"),
-        "classes": Key("classes", ListOf(CLASS, 100, _check_classes), "every request is matched against them in turn"),
+        "classes": Key("classes", ListOf(CLASS, 100, check_classes), "every request is matched against them in turn"),
         "tenants": Key("tenants", TENANTS, "it says whom a request is accounted to"),
         "queue": Key("queue", QUEUE, "it bounds what waits"),
         "budget": Key("budget", BUDGET, "it says how full replicas may become"),

@@ -4,13 +4,19 @@ Every limit stands here with its default and the reason for that number; ``polic
 test holds the two equal. Times are seconds, sizes bytes, as the names say; the YAML keys are in ``config.schema``.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
 from proxy.core.outcome import Mode
+from proxy.core.policy_classes import DEFAULT_CLASS, Match, TrafficClass
+from proxy.core.policy_tenants import Tenants, TenantSource
+
+# The whole policy is imported from here, whichever file a part of it stands in.
+__all__ = [
+    "DEFAULT_CLASS", "KIB", "MIB", "Budget", "ErrorDetail", "Limits", "Match", "Policy", "Queue", "Relay", "ReplicaPolicy", "Scrape",
+    "Store", "TenantSource", "Tenants", "TrafficClass",
+]  # fmt: skip
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -20,14 +26,6 @@ class ErrorDetail(StrEnum):
 
     FULL = "full"
     BRIEF = "brief"  # no numbers and no policy keys, for clients outside the house
-
-
-class TenantSource(StrEnum):
-    """Where a tenant's name can come from."""
-
-    HEADER = "header"
-    API_KEY = "api_key"  # a digest of the bearer token, never the token
-    USER = "user"  # the body's ``user`` field
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,73 +45,6 @@ class ReplicaPolicy:
     api_key_file: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
     kv_events: str | None = None  # where it publishes them; None: its cache is known only from what we send there
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Globs, all of which must match; None and an empty tuple match everything. Header names are lower case."""
-
-    model: str | None = None
-    path: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def everything(self) -> bool:
-        """Whether no request can fail to match."""
-        return self.model is None and self.path is None and not self.headers
-
-    def covers(self, *, path: str, model: str | None, headers: Mapping[str, str]) -> bool:
-        """Whether a request is of this kind. ``headers`` has lower-case names."""
-        if self.path is not None and not fnmatchcase(path, self.path):
-            return False
-        if self.model is not None and (model is None or not fnmatchcase(model, self.model)):
-            return False
-        return all(name in headers and fnmatchcase(headers[name], glob) for name, glob in self.headers)
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficClass:
-    """Requests that are treated alike. Higher ``priority`` goes first; ``weight`` multiplies the tenant's share within a priority."""
-
-    name: str
-    match: Match = field(default_factory=Match)
-    priority: int = 0
-    weight: float = 1.0
-    deadline_s: float | None = None  # None: queue.wait_s_max alone bounds the wait
-    ttft_s: float | None = None  # None: no target
-    tpot_s: float | None = None  # None: no target
-
-
-DEFAULT_CLASS = TrafficClass("default")
-
-
-@dataclass(frozen=True, slots=True)
-class Tenants:
-    """Who a request is accounted to: the first source that names somebody. Weights not listed are 1."""
-
-    sources: tuple[TenantSource, ...] = (TenantSource.HEADER, TenantSource.API_KEY, TenantSource.USER)
-    header: str = "x-kvgate-tenant"
-    weights: tuple[tuple[str, float], ...] = ()
-
-    def tenant_of(self, headers: Mapping[str, str], user: str | None) -> str:
-        """Name the tenant; ``default`` when nobody is named. ``headers`` has lower-case names. At most 64 characters."""
-        for source in self.sources:
-            name = self._named_by(source, headers, user)
-            if name:
-                return name[:64]  # it becomes a label and a map key, and the client chose its length
-        return "default"
-
-    def _named_by(self, source: TenantSource, headers: Mapping[str, str], user: str | None) -> str | None:
-        if source is TenantSource.HEADER:
-            return headers.get(self.header)
-        if source is TenantSource.USER:
-            return user
-        token = headers.get("authorization") or headers.get("x-api-key")  # OpenAI's and Anthropic's way
-        return None if not token else "key-" + hashlib.sha256(token.removeprefix("Bearer ").encode()).hexdigest()[:12]
-
-    def weight_of(self, tenant: str) -> float:
-        """Return the share weight of a tenant."""
-        return dict(self.weights).get(tenant, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
