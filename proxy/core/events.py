@@ -15,9 +15,10 @@ from proxy.core.shared import Answer, Others, Rank, Record
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFound:
-    """A replica was probed: it can be admitted to, or its facts changed."""
+    """A replica was probed, or its facts changed: it can be admitted to, unless it is in a ``phase`` that says otherwise."""
 
     spec: ReplicaSpec
+    phase: ReplicaPhase = ReplicaPhase.SERVING
 
 
 @dataclass(frozen=True, slots=True)

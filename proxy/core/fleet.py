@@ -26,6 +26,13 @@ REBUILD_S_LATE = 4.0 * REBUILD_S  # on a decision only when nothing else did for
 REFRESH_GAP_S = 0.01  # Ticks that only refresh come no closer together
 
 
+def forwardable(books: list[Book]) -> list[Book]:
+    """Where plain forwarding would send: what serves and moves, else what is worth waiting for, else whatever is not being drained."""
+    kept = [book for book in books if book.phase is not ReplicaPhase.DRAINING]
+    serving = [book for book in kept if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
+    return serving or [book for book in kept if book.phase in AWAITED_PHASES] or kept
+
+
 class Fleet:
     """Books by replica name. Every method is told the time."""
 
@@ -134,11 +141,11 @@ class Fleet:
             for book in self.of_model(demand.length_class.model)
         )
 
-    def found(self, spec: ReplicaSpec, now_s: float) -> bool:
+    def found(self, spec: ReplicaSpec, now_s: float, phase: ReplicaPhase = ReplicaPhase.SERVING) -> bool:
         """A replica was probed. True when an earlier book of that name is void."""
         old = self.books.get(spec.name)
         if old is not None and old.spec == spec:
-            old.phase = ReplicaPhase.SERVING
+            old.phase = phase
             return False
         budget = self.policy.budget
         feedback = Feedback(target_ratio=budget.preemptions_per_1000 / 1000.0, z_min=budget.z_min, z_max=budget.z_max)
@@ -153,6 +160,7 @@ class Fleet:
         self.books[spec.name] = Book(
             spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s, newcomers=self._newcomers[alike]
         )
+        self.books[spec.name].phase = phase
         self._pool, self._due = list(self.books.values()), None
         self._by_model.clear()
         self._observed = {model for book in self._pool if not book.spec.enforced for model in book.spec.models}

@@ -38,13 +38,12 @@ from proxy.core.events import (
     StoreEvent,
     Tick,
 )
-from proxy.core.fleet import Fleet
+from proxy.core.fleet import Fleet, forwardable
 from proxy.core.newcomers import Newcomer
 from proxy.core.open_leases import OpenLeases, used_block_steps
 from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
-from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
 from proxy.core.several import Ask, Several
 from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
@@ -148,8 +147,8 @@ class Gate:
             case Observed(sample):
                 if self.fleet.observed(sample, now_s):
                     self.leases.void(sample.replica, effects)
-            case ReplicaFound(spec):
-                if self.fleet.found(spec, now_s):
+            case ReplicaFound(spec, phase):
+                if self.fleet.found(spec, now_s, phase):
                     self.leases.void(spec.name, effects)
             case ReplicaChanged(replica, phase):
                 self.fleet.changed(replica, phase)
@@ -206,12 +205,8 @@ class Gate:
     def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         """Forward at once by least outstanding requests; count what enforcing would have done on the shadow ledger."""
         demand = event.demand
-        serving = [book for book in books if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
-        serving = serving or [book for book in books if book.phase in AWAITED_PHASES] or books
-        if not serving:
-            self._shed(demand.request_id, self.shedding.no_replica(demand), effects)
-            return
-        if self.mode is not Mode.OFF:
+        serving = forwardable(books)
+        if serving and self.mode is not Mode.OFF:
             if self.shedding.at_once(demand, books) is not None:
                 self.counters.would_shed += 1
             elif not any(book.verdict(demand, now_s).fits for book in serving):
@@ -220,6 +215,9 @@ class Gate:
 
     def _book_least(self, entry: Waiting, books: list[Book], effects: list[Effect]) -> None:
         """Forward by least outstanding requests, whatever the forecast says."""
+        if not books:
+            self._shed(entry.demand.request_id, self.shedding.no_replica(entry.demand), effects)
+            return
         usable = [book for book in books if not book.spec.among(entry.excluded)] or books
         book = min(usable, key=lambda book: len(book.ledger.leases))
         expected = self.fleet.model.output_tokens_expected(entry.demand, book.output_tokens_max(entry.demand))
@@ -229,7 +227,7 @@ class Gate:
         """Nobody is held outside of enforce: who waits when the mode changes goes now."""
         for entry in list(self.queue.order()):
             self.queue.remove(entry.demand.request_id)
-            self._book_least(entry, self.fleet.of_model(entry.demand.length_class.model), effects)
+            self._book_least(entry, forwardable(self.fleet.of_model(entry.demand.length_class.model)), effects)
 
     # ---- admissions
 

@@ -17,13 +17,23 @@ class Outstanding:
         self._count: dict[str, int] = dict.fromkeys(watchers, 0)
 
     def load(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> dict[str, int]:
-        """Requests outstanding per usable replica; stalled ones only when none serves, others only when none is stalled either."""
-        names = [name for name, watcher in self._watchers.items() if name not in excluded and self._serves(watcher, model)]
+        """Requests outstanding per usable replica; stalled ones only when none serves, others only when none is stalled either.
+
+        None that is being drained.
+        """
+        names = [
+            name for name, watcher in self._watchers.items()
+            if name not in excluded and not watcher.draining and self._serves(watcher, model)
+        ]  # fmt: skip
         for wanted in ({ReplicaPhase.SERVING}, AWAITED_PHASES):
             usable = [name for name in names if self._watchers[name].phase in wanted]
             if usable:
                 break
-        return {name: self._count[name] + self._leases(self._watchers[name]) for name in usable or names}
+        return {name: self.on(name) for name in usable or names}
+
+    def on(self, name: str) -> int:
+        """Requests of ours that the replica has now: 0 once a drained one has finished."""
+        return self._count[name] + self._leases(self._watchers[name])
 
     @staticmethod
     def _serves(watcher: ReplicaWatcher, model: str | None) -> bool:

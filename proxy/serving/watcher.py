@@ -4,13 +4,8 @@ A replica is *probing* until its first answer, *serving* while scrapes come, *un
 it is probed again every ``PROBE_S``. One that takes connections and is only late may be busy: it is *stalled* once nothing was heard of it
 for ``LATE_S_MAX``, not on its streams either, and is scraped on. Nobody is sent to either kind, and both are used at once when they
 answer; but for a stalled one requests wait in the queue, as long as they may, instead of being told that there is none. One that answers
-and does nothing is shown as *wedged* (``core.wedge``). What a probe found becomes the gate's ``ReplicaSpec``:
-
-- no block count anywhere: it cannot be budgeted, so it is only observed, and the report says what to set;
-- several engines behind one URL: its metrics describe none of them, so it is only observed;
-- no engine statistics: enforced on own accounting;
-- several data-parallel engines: one spec each (``serving.ranks``). What happens to the server is told of all of them; an engine that
-  stands still while others move is *wedged* by itself.
+and does nothing is shown as *wedged* (``core.wedge``). Of several data-parallel engines what happens to the server is told of all, and one
+that stands still while others move is *wedged* by itself. One that an operator drains is looked at as before and gets nobody new.
 
 Where several proxies share the replicas, one of them scrapes each at a time (``ports.store.ScrapeTurns``) and the others hear of it. Every
 proxy probes for itself.
@@ -27,20 +22,17 @@ from proxy.core.book import Book
 from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
 from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import AWAITED_PHASES, ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
-from proxy.core.units import usable_blocks
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.ports.store import ScrapeTurns
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.ranks import engines_apart, split_sample, split_spec
+from proxy.serving.replica_spec import spec_of
 from proxy.serving.second_proxy import SecondProxyWatch
-from proxy.wire.vllm_metrics import counts_null_block
 
 FAILURES_MAX = 3
 LATE_S_MAX = 10.0  # a busy API server was seen to answer after 4 s. One whose engine outran it was silent for 40 s, and came back
 PROBE_S = 1.0
-BLOCK_SIZE_GUESS = 16  # vLLM's default on GPUs, for an engine that tells nothing
-CONTEXT_TOKENS_GUESS = 8192
 HISTORY_MAX = 1000
 LOOKS_PER_SCRAPE = 4  # how often a proxy that does not scrape looks whether it has to: take-over is late by one such look at most
 
@@ -64,25 +56,6 @@ class Comparison:
     prefilling_leases: int
 
 
-def spec_of(facts: ReplicaFacts, policy: ReplicaPolicy, name: str) -> ReplicaSpec:
-    """What the gate is to know of a probed replica. Values of the policy win over what was found."""
-    blocks = facts.kv_blocks_total  # the feed puts the policy's in where it has one
-    usable = 0 if blocks is None else usable_blocks(blocks, facts.engines) * facts.engines
-    return ReplicaSpec(
-        name=name,
-        models=facts.models,
-        usable_blocks=usable,
-        block_size=policy.block_size or facts.block_size or BLOCK_SIZE_GUESS,
-        context_tokens_max=facts.context_tokens_max or CONTEXT_TOKENS_GUESS,
-        sequences_max=policy.sequences_max or facts.sequences_max,
-        enforced=usable > 0 and not facts.several_engines_behind,
-        engines=facts.engines,
-        prefix_caching=facts.prefix_caching,
-        null_block_used=counts_null_block(facts.version),
-        kv_layout=facts.kv_layout,
-    )
-
-
 class ReplicaWatcher:
     """Keeps one replica's state fresh."""
 
@@ -92,7 +65,8 @@ class ReplicaWatcher:
     ) -> None:  # fmt: skip
         self.policy = policy
         self.name = policy.name
-        self.phase = ReplicaPhase.PROBING
+        self.draining = False  # an operator's word: no new requests
+        self._seen = ReplicaPhase.PROBING  # by looking at it
         self.facts: ReplicaFacts | None = None
         self.failures = 0  # looks that failed since one did not
         self._refusals = 0  # the latest of them that failed otherwise than by being late
@@ -117,6 +91,25 @@ class ReplicaWatcher:
         """What the gate knows it by: its own name, or those of its engines by rank."""
         return tuple(spec.name for spec in self._specs) or (self.name,)
 
+    @property
+    def phase(self) -> ReplicaPhase:
+        """How it is used: as it was seen, unless it is being drained."""
+        return ReplicaPhase.DRAINING if self.draining and self._seen in AWAITED_PHASES else self._seen
+
+    def drain(self) -> None:
+        """Send nobody there any more; what runs there finishes (``Outstanding.on`` tells how much). Idempotent."""
+        self._drain(True)
+
+    def resume(self) -> None:
+        """Use it again. Idempotent."""
+        self._drain(False)
+
+    def _drain(self, draining: bool) -> None:
+        if draining is not self.draining:
+            self.draining = draining
+            log.warning("replica.%s replica=%s", "drains" if draining else "resumes", self.name)
+            self._tell_phase()
+
     def phase_seen(self, name: str) -> ReplicaPhase:
         """The phase of one of ``names``, and of a serving one whether it does anything."""
         return ReplicaPhase.WEDGED if self.phase is ReplicaPhase.SERVING and name in self._wedged else self.phase
@@ -136,7 +129,7 @@ class ReplicaWatcher:
         turn = 0
         while True:
             turn += 1
-            if self.phase in AWAITED_PHASES and turn % every:
+            if self._seen in AWAITED_PHASES and turn % every:
                 if await self._ours():
                     await self._guarded(self._sample_once())
                     await self._pause(self._scrape.interval_s)
@@ -186,7 +179,7 @@ class ReplicaWatcher:
             self._report(facts, self.policy)
         self.facts = facts
         self._answered()
-        self.phase = ReplicaPhase.SERVING
+        self._seen = ReplicaPhase.SERVING
         self._tell_specs(split_spec(spec_of(facts, self.policy, self.name), engines_apart(facts)))
         self.found.set()
 
@@ -201,7 +194,7 @@ class ReplicaWatcher:
                 self._wedged.discard(spec.name)
         self.history = {name: self.history.get(name, deque(maxlen=HISTORY_MAX)) for name in self.names}
         for spec in specs:
-            self._tell(ReplicaFound(spec))
+            self._tell(ReplicaFound(spec, self.phase))
 
     async def _sample_once(self) -> bool:
         try:
@@ -215,7 +208,7 @@ class ReplicaWatcher:
         self._several(sample)
         for of_engine in split_sample(sample, self.names):
             self._tell(Observed(of_engine))
-        if self.phase is ReplicaPhase.STALLED:
+        if self._seen is ReplicaPhase.STALLED:
             log.warning("replica.answers_again replica=%s", self.name)
             self._enter(ReplicaPhase.SERVING)
         for book in self.books():
@@ -269,17 +262,20 @@ class ReplicaWatcher:
         if streamed != self._streamed:
             self._streamed, self._heard_s = streamed, self._dispatcher.clock.now_s()
         silent = self._dispatcher.clock.now_s() - self._heard_s >= LATE_S_MAX
-        if self.phase in AWAITED_PHASES and self._refusals >= FAILURES_MAX:
+        if self._seen in AWAITED_PHASES and self._refusals >= FAILURES_MAX:
             log.error("replica.unreachable replica=%s reason=%s", self.name, reason)
             self._enter(ReplicaPhase.UNREACHABLE)
-        elif self.phase is ReplicaPhase.SERVING and late and silent and self.failures >= FAILURES_MAX:
+        elif self._seen is ReplicaPhase.SERVING and late and silent and self.failures >= FAILURES_MAX:
             log.error("replica.stalled replica=%s reason=%s", self.name, reason)
             self._enter(ReplicaPhase.STALLED)
 
     def _enter(self, phase: ReplicaPhase) -> None:
-        self.phase = phase
+        self._seen = phase
+        self._tell_phase()
+
+    def _tell_phase(self) -> None:
         for name in self.names:
-            self._tell(ReplicaChanged(name, phase))
+            self._tell(ReplicaChanged(name, self.phase))
 
     def _tell(self, event: Observed | ReplicaFound | ReplicaChanged) -> None:
         self._guard.run_now(Part.GATE, lambda: self._dispatcher.feed(event))

@@ -56,3 +56,35 @@ def test_a_stalled_replica_comes_after_serving_ones_and_before_unreachable_ones(
     assert [reserved(gate.handle(Arrive(quarter(f"a{index}")), 1.0))[0][1] for index in range(3)] == ["r2"] * 3
     gate.handle(ReplicaChanged("r2", ReplicaPhase.UNREACHABLE), 1.0)
     assert [reserved(gate.handle(Arrive(quarter(f"b{index}")), 1.0))[0][1] for index in range(3)] == ["r1"] * 3
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_draining_replica_gets_nobody_though_it_is_found_again(mode: Mode) -> None:
+    gate = gate_of(mode, "r0", "r1")
+    gate.handle(ReplicaChanged("r0", ReplicaPhase.DRAINING), 1.0)
+    gate.handle(ReplicaFound(spec("r0", usable=100), ReplicaPhase.DRAINING), 1.0)
+    for index in range(4):
+        assert reserved(gate.handle(Arrive(quarter(f"q{index}")), 1.0 + 0.2 * index)) == [(f"q{index}", "r1")]
+    gate.handle(ReplicaChanged("r1", ReplicaPhase.UNREACHABLE), 2.0)
+    gate.handle(ReplicaChanged("r0", ReplicaPhase.SERVING), 3.0)
+    assert reserved(gate.handle(Arrive(quarter("back")), 3.0)) == [("back", "r0")]
+
+
+def test_a_replica_that_comes_back_different_is_still_draining() -> None:
+    gate = gate_of(Mode.ENFORCE, "r0")
+    gate.handle(ReplicaFound(spec("r0", usable=200), ReplicaPhase.DRAINING), 1.0)
+    assert gate.fleet.books["r0"].phase is ReplicaPhase.DRAINING
+    (shed,) = gate.handle(Arrive(quarter("q")), 1.0)
+    assert isinstance(shed, Shed)
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.OFF])
+def test_who_waits_when_enforcing_ends_and_every_replica_drains_is_told(mode: Mode) -> None:
+    gate = gate_of(Mode.ENFORCE, "r0")
+    gate.handle(ReplicaChanged("r0", ReplicaPhase.STALLED), 1.0)
+    assert gate.handle(Arrive(quarter("q")), 1.0) == []
+    gate.handle(ReplicaChanged("r0", ReplicaPhase.DRAINING), 1.0)
+    gate.mode = mode
+    (shed,) = gate.handle(Tick(), 1.1)
+    assert isinstance(shed, Shed)
+    assert shed.refusal.outcome is Outcome.NO_REPLICA

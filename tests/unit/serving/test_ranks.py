@@ -14,7 +14,8 @@ from proxy.ports import ReplicaUnreachableError
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard
 from proxy.serving.ranks import engines_apart, pinned, rank_of, server_of, split_sample, split_spec
-from proxy.serving.watcher import FAILURES_MAX, ReplicaWatcher, spec_of
+from proxy.serving.replica_spec import spec_of
+from proxy.serving.watcher import FAILURES_MAX, ReplicaWatcher
 from tests.support.builders import FakeClock, policy
 
 RULES = ReplicaPolicy(url="http://gpu:8000", name="gpu:8000")
