@@ -33,6 +33,7 @@ lint: $(STAMP)
 fix: $(STAMP)
 	$(BIN)/ruff check --fix proxy tests
 	$(BIN)/ruff format proxy tests
+	$(BIN)/python -m proxy.config.json_schema policies
 
 test: lint
 	$(BIN)/python -m pytest -q

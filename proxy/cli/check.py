@@ -6,14 +6,25 @@ import sys
 from pathlib import Path
 
 from proxy.config.faults import Fault, PolicyError
-from proxy.config.policy_file import load
+from proxy.config.policy_file import SCHEMA_FILE, load, shipped_path
 from proxy.core.policy import Policy
+
+
+class _PrintSchema(argparse.Action):
+    """Prints the schema and ends, as ``--version`` does: no FILE is needed beside it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        print(shipped_path(SCHEMA_FILE).read_text("utf-8"), end="")
+        parser.exit()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="a policy file; exit code 1 when one of them has a fault"
+    )
+    parser.add_argument(
+        "--schema", action=_PrintSchema, nargs=0, help="print the JSON Schema of policy files, for editors, and check nothing"
     )
     parser.add_argument("--json", action="store_true", help="tell it as one JSON object on stdout")
 

@@ -10,13 +10,19 @@ from proxy.config.nodes import FILE_BYTES_MAX, Faults, compose
 from proxy.config.schema import POLICY
 from proxy.core.policy import Policy
 
-_BESIDE = Path(__file__).parent / "default.yaml"  # inside a wheel
-_CHECKOUT = Path(__file__).parent.parent.parent / "policies" / "default.yaml"
+SCHEMA_FILE = "policy.schema.json"  # built by config.json_schema
+_BESIDE = Path(__file__).parent  # inside a wheel
+_CHECKOUT = Path(__file__).parent.parent.parent / "policies"
 
 
 def default_path() -> Path:
-    """Return where the shipped default policy is: in the wheel, else in the checkout."""
-    return _BESIDE if _BESIDE.exists() else _CHECKOUT
+    """Return where the shipped default policy is."""
+    return shipped_path("default.yaml")
+
+
+def shipped_path(name: str) -> Path:
+    """Return where a shipped file is: in the wheel, else in the checkout."""
+    return _BESIDE / name if (_BESIDE / name).exists() else _CHECKOUT / name
 
 
 def parse(text: str, file: str) -> Policy:

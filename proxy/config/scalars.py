@@ -4,8 +4,8 @@ A duration and a size must carry their unit: a bare 30 would be seconds to one r
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -37,10 +37,15 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A reader of one value. ``read`` raises RefusedError; ``allowed`` is the phrase for it."""
+    """A reader of one value. ``read`` raises RefusedError; ``allowed`` is the phrase for it.
+
+    ``schema`` says it to editors, in JSON Schema's words: whatever ``read`` takes is valid there (``config.json_schema``). Text that
+    YAML takes for a number or a flag is text to us, so the types are wide and the patterns narrow.
+    """
 
     allowed: str
     read: Callable[[str], Any]
+    schema: Mapping[str, Any] = field(default_factory=dict)
 
     def value(self, node: Node, path: str, because: str, faults: Faults) -> Any | None:
         """Return the value, or None with a fault noted."""
@@ -64,7 +69,8 @@ def integer(least: int, most: int) -> Scalar:
             raise RefusedError
         return int(text)
 
-    return Scalar(f"a whole number from {least} to {most}", read)
+    allowed = f"a whole number from {least} to {most}"
+    return Scalar(allowed, read, _typed("integer", _INTEGER) | {"minimum": least, "maximum": most})
 
 
 def number(least: float, most: float) -> Scalar:
@@ -75,7 +81,8 @@ def number(least: float, most: float) -> Scalar:
             raise RefusedError
         return float(text)
 
-    return Scalar(f"a number from {least:g} to {most:g}", read)
+    allowed = f"a number from {least:g} to {most:g}"
+    return Scalar(allowed, read, _typed("number", _NUMBER) | {"minimum": least, "maximum": most})
 
 
 def duration(least: str, most: str) -> Scalar:
@@ -88,7 +95,7 @@ def duration(least: str, most: str) -> Scalar:
             raise RefusedError
         return seconds
 
-    return Scalar(f"a time from {least} to {most}, with its unit (us, ms, s, m, h)", read)
+    return Scalar(f"a time from {least} to {most}, with its unit (us, ms, s, m, h)", read, _with_unit(_SECONDS))
 
 
 def size(least: str, most: str) -> Scalar:
@@ -101,7 +108,18 @@ def size(least: str, most: str) -> Scalar:
             raise RefusedError
         return int(found)
 
-    return Scalar(f"a size from {least} to {most}, with its unit ({', '.join(_BYTES)})", read)
+    return Scalar(f"a size from {least} to {most}, with its unit ({', '.join(_BYTES)})", read, _with_unit(_BYTES))
+
+
+def _typed(kind: str, pattern: re.Pattern[str]) -> dict[str, Any]:
+    """Return the schema of a value that YAML may give as a string, which the pattern bounds, or as what it looks like."""
+    types = ["string", "number", "boolean"] if kind == "text" else [kind, "string"]
+    return {"type": types, "pattern": f"^(?:{pattern.pattern})$"}
+
+
+def _with_unit(units: Mapping[str, float] | Mapping[str, int]) -> dict[str, Any]:
+    """Return the schema of a quantity. Its bounds are beyond a pattern: only ``check`` knows them."""
+    return {"type": "string", "pattern": rf"^[+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)? ?(?:{'|'.join(units)})$"}
 
 
 def _measured(text: str, units: dict[str, float] | dict[str, int]) -> float:
@@ -127,7 +145,7 @@ def choice(values: type[StrEnum]) -> Scalar:
             raise RefusedError(did_you_mean(text, words))
         return words[text]
 
-    return Scalar("one of " + ", ".join(words), read)
+    return Scalar("one of " + ", ".join(words), read, {"enum": list(words)})
 
 
 def _pattern(pattern: re.Pattern[str], allowed: str, change: Callable[[str], str] = str) -> Scalar:
@@ -136,7 +154,7 @@ def _pattern(pattern: re.Pattern[str], allowed: str, change: Callable[[str], str
             raise RefusedError
         return change(text)
 
-    return Scalar(allowed, read)
+    return Scalar(allowed, read, _typed("text", pattern))
 
 
 NAME = _pattern(_NAME, "a name of letters, digits and . _ - : /, at most 64")
@@ -153,5 +171,5 @@ def _read_url(text: str) -> str:
         raise RefusedError(because=str(error), secret="@" in text) from error
 
 
-URL = Scalar(ALLOWED, _read_url)
+URL = Scalar(ALLOWED, _read_url, {"type": "string", "pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s@?#]+$"})
 ZMQ_ENDPOINT = _pattern(re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[1-9][0-9]{0,4}"), "tcp://HOST:PORT")

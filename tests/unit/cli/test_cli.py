@@ -81,6 +81,11 @@ def test_check_tells_good_from_bad(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [line.split(": got")[0] for line in capsys.readouterr().err.splitlines()] == [f"{bad}:1:7: mode", f"{bad}:2:1: quee"]
 
 
+def test_check_prints_the_schema_that_editors_take(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of(["check", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["mode"]["enum"] == ["enforce", "observe", "off"]
+
+
 def test_check_for_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("mode: onn\n")
