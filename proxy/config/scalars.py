@@ -161,6 +161,7 @@ NAME = _pattern(_NAME, "a name of letters, digits and . _ - : /, at most 64")
 ENV_NAME = _pattern(_ENV, "the name of an environment variable")
 HEADER_NAME = _pattern(_HEADER, "the name of an HTTP header", str.lower)
 TEXT = _pattern(re.compile(r"[^\x00-\x1f\x7f]{1,4096}"), "text on one line")
+PATH_GLOB = _pattern(re.compile(r"[/*][\x21-\x7e]{0,255}"), "a path or a glob, which begins with / or *")
 HEADER_VALUE = _pattern(re.compile(r"[\x20-\x7e]{0,4096}"), "printable ASCII on one line")
 
 

@@ -12,6 +12,7 @@ from proxy.config.scalars import (
     HEADER_NAME,
     HEADER_VALUE,
     NAME,
+    PATH_GLOB,
     TEXT,
     URL,
     ZMQ_ENDPOINT,
@@ -23,13 +24,14 @@ from proxy.config.scalars import (
 )
 from proxy.config.schema_classes import CLASS, check_classes
 from proxy.config.schema_tenants import TENANTS
-from proxy.config.shape import Key, ListOf, MapOf, Section
+from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
 from proxy.core.outcome import Mode
 from proxy.core.policy import (
     DEFAULT_CLASS,
     Budget,
     ErrorDetail,
     Limits,
+    Passthrough,
     Policy,
     Queue,
     Relay,
@@ -160,6 +162,11 @@ RELAY = Section(
     },
 )
 
+PASSTHROUGH = Section(
+    Passthrough,
+    {"allow": Key("allow", OneOrMany(PATH_GLOB, 100), "only what controls an engine is closed, by its path or a glob")},
+)
+
 LIMITS = Section(
     Limits,
     {
@@ -197,6 +204,7 @@ POLICY = Section(
         "budget": Key("budget", BUDGET, "it says how full replicas may become"),
         "scrape": Key("scrape", SCRAPE, "it says how replicas are measured"),
         "relay": Key("relay", RELAY, "it is the path to a replica and back"),
+        "passthrough": Key("passthrough", PASSTHROUGH, "it opens paths that control engines"),
         "limits": Key("limits", LIMITS, "they bound what one process holds"),
         "store": Key("store", STORE, "it says how proxies share what they know"),
         "tokenizer": Key("tokenizer", TEXT, "it is a folder or a model name"),

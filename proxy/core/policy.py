@@ -105,6 +105,15 @@ class Relay:
 
 
 @dataclass(frozen=True, slots=True)
+class Passthrough:
+    """What is forwarded that would be closed."""
+
+    # Engine control (sleep, abort, weight updates …) touches every client of a replica, so none of it is open by itself. Paths or globs;
+    # what they open still takes the admin token and a named replica.
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What one process holds at most."""
 
@@ -147,6 +156,7 @@ class Policy:
     budget: Budget = field(default_factory=Budget)
     scrape: Scrape = field(default_factory=Scrape)
     relay: Relay = field(default_factory=Relay)
+    passthrough: Passthrough = field(default_factory=Passthrough)
     limits: Limits = field(default_factory=Limits)
     store: Store = field(default_factory=Store)
     tokenizer: str | None = None  # a folder or a model name; None: as the replica's /v1/models tells

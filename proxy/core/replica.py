@@ -25,6 +25,15 @@ AWAITED_PHASES = frozenset({ReplicaPhase.SERVING, ReplicaPhase.STALLED})  # wort
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One entry of an engine's ``/v1/models``; ``json_text`` is the whole of it."""
+
+    name: str
+    context_tokens_max: int | None
+    json_text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaFacts:
     """What the probe found (reference vllm.md §10.3). ``warnings`` are sentences for the operator, each with what to do."""
 
@@ -44,6 +53,7 @@ class ReplicaFacts:
     kv_cache_size_tokens: int | None = None
     kv_layout: KvLayout = PLAIN_LAYOUT  # how tokens become blocks, from the model's layers and the engine's own account
     several_engines_behind: bool = False  # one URL balances over several servers: only observed
+    cards: tuple[ModelCard, ...] = field(default=(), compare=False)  # of the models; their times and ids are new in every answer
     warnings: tuple[str, ...] = ()
 
 

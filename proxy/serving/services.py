@@ -62,6 +62,14 @@ class Services:
         return [field for field in headers if field[0] not in gone] + own if gone else headers
 
 
+def target_of(scope: Scope) -> bytes:
+    """Path and query as they came."""
+    raw, query = scope["raw_path"], scope["query_string"]
+    assert isinstance(raw, bytes)
+    assert isinstance(query, bytes)
+    return raw + b"?" + query if query else raw
+
+
 async def send_answer(send: Send, answer: Answer) -> None:
     """Send a whole response."""
     await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})

@@ -3,11 +3,12 @@
 What is absent or of the wrong type is None. A configured pool size goes before the reported one, and the warning shows both.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.kv_shape import KvLayout
-from proxy.core.replica import ReplicaFacts
+from proxy.core.replica import ModelCard, ReplicaFacts
 from proxy.wire import report
 from proxy.wire.kv_layout import CacheSizes, choose_layout
 from proxy.wire.model_layers import ModelLayers
@@ -22,6 +23,7 @@ class ModelList:
     context_tokens_max: int | None
     root: str | None = None  # of the base model
     adapters: tuple[str, ...] = ()  # of the names
+    cards: tuple[ModelCard, ...] = ()  # in the order of the answer
 
     @classmethod
     def read(cls, listing: Any) -> "ModelList | None":
@@ -30,6 +32,10 @@ class ModelList:
         if not isinstance(entries, list):
             return None
         cards = [card for card in entries if isinstance(card, dict) and isinstance(card.get("id"), str)]
+        shown = tuple(
+            ModelCard(card["id"], _whole(card.get("max_model_len")), json.dumps(card, ensure_ascii=False, separators=(",", ":")))
+            for card in cards
+        )
         cards.sort(key=lambda card: card.get("parent") is not None)
         lengths = [length for card in cards if (length := _whole(card.get("max_model_len"))) is not None]
         if not cards:
@@ -37,7 +43,7 @@ class ModelList:
         root = cards[0].get("root")
         adapters = tuple(card["id"] for card in cards if card.get("parent") is not None)
         names = tuple(card["id"] for card in cards)
-        return cls(names, min(lengths, default=None), root if isinstance(root, str) else None, adapters)
+        return cls(names, min(lengths, default=None), root if isinstance(root, str) else None, adapters, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ def assemble(seen: Seen) -> ReplicaFacts:
         kv_blocks_total=seen.kv_blocks or sized.num_gpu_blocks,
         engines=engines,
         version=seen.version,
+        cards=seen.models.cards,
         model_root=seen.models.root,
         usage_metric=seen.scrape.usage_metric,
         log_stats=seen.scrape.has_stats,

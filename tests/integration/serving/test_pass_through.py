@@ -88,9 +88,9 @@ async def test_completions_are_equal(mock: RunningMock, proxy: RunningProxy, fie
 
 
 REST = [
-    ("GET", "/v1/models", b""),
-    ("GET", "/version", b""),
-    ("GET", "/load?x=1", b""),
+    ("GET", "/v1/models/mock", b""),
+    ("POST", "/version", b""),
+    ("PUT", "/load?x=1", b""),
     ("POST", "/tokenize", b'{"prompt": "two words"}'),
     ("POST", "/detokenize", b'{"tokens": [5, 6]}'),
     ("GET", "/v1/nothing", b""),
@@ -111,6 +111,12 @@ async def test_every_other_path_is_passed_through(
     mock: RunningMock, proxy: RunningProxy, method: str, path: str, body: bytes
 ) -> None:
     await both(mock, proxy, method, path, body)
+
+
+async def test_the_list_of_models_is_the_engines_own(mock: RunningMock, proxy: RunningProxy) -> None:
+    """Status and body; the header ``vary`` is for browsers, which kvgate does not answer itself."""
+    direct, through = [await Wire(port).request("GET", "/v1/models?x=1") for port in (mock.port, proxy.wire.port)]
+    assert (through.status, MASK.sub(b"#", through.body)) == (200, MASK.sub(b"#", direct.body))
 
 
 BAD = [
