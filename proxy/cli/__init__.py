@@ -52,6 +52,12 @@ def _check() -> CommandModule:
     return check
 
 
+def _explain() -> CommandModule:
+    from proxy.cli import explain  # noqa: PLC0415
+
+    return explain
+
+
 def _demo() -> CommandModule:
     from proxy import demo  # noqa: PLC0415
 
@@ -101,6 +107,11 @@ COMMANDS = {
         _serve,
     ),
     "check": Command("tell everything that is wrong with policy files", "kvgate check policy.yaml", _check),
+    "explain": Command(
+        "which class, tenant and limits a request gets under a policy, and why",
+        "kvgate explain policy.yaml --request body.json --header 'x-class: chat'",
+        _explain,
+    ),
     "demo": Command("the same load without and with kvgate, on two mock replicas", "kvgate demo", _demo),
     "simulate": Command(
         "try a policy on a workload in virtual time, beside what else one could do",

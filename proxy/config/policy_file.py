@@ -37,17 +37,21 @@ def parse(text: str, file: str) -> Policy:
 
 def load(path: Path) -> Policy:
     """Read a policy file. Raises PolicyError, also when the file cannot be read."""
+    return parse(read(path), str(path))
+
+
+def read(path: Path) -> str:
+    """Return the text of a policy file. Raises PolicyError."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except OSError as error:
         reason = (error.strerror or "it cannot be read").lower()
         raise PolicyError([_unreadable(path, f"a file that cannot be opened ({reason})", "a policy is read at start")]) from error
     except UnicodeDecodeError as error:
         got = f"a byte that is no UTF-8 at offset {error.start}"
         raise PolicyError([_unreadable(path, got, "YAML is UTF-8 text: is it the right file?")]) from error
-    return parse(text, str(path))
 
 
 def _unreadable(path: Path, got: str, because: str) -> Fault:

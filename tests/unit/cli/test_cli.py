@@ -1,6 +1,7 @@
 """The command line: help, one-line errors and exit codes."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_help_lists_every_command_and_ends_with_an_example() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_ends_with_an_example_that_it_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_of([name, "--help"]) == 0
-    last = capsys.readouterr().out.rstrip().splitlines()[-1].split()
+    last = shlex.split(capsys.readouterr().out.rstrip().splitlines()[-1])
     assert last[:2] == ["kvgate", name]
     command_parser(name)[0].parse_args(last[2:])
 

@@ -1,0 +1,198 @@
+"""What a policy makes of one request: its class, and why each rule held or not; its tenant; where it may go; every key that rules it.
+
+Nothing is decided here. Each answer comes from the code that serves (``Match.covers``, ``Tenants.tenant_of``, ``intake.wait_s_max``),
+asked once as it is and once without the part in question, so an explanation cannot drift from what is done.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+from proxy.config.schema import POLICY
+from proxy.config.schema_classes import CLASS, MATCH
+from proxy.config.shape import Section
+from proxy.config.written import Written
+from proxy.core.policy import Policy
+from proxy.core.policy_classes import Match, TrafficClass
+from proxy.core.policy_tenants import Tenants
+from proxy.serving.intake import wait_s_max
+from proxy.wire.call import Call
+
+NOT_SHOWN = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})  # what they say is a secret
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The request in question; header names are in lower case."""
+
+    path: str
+    headers: Mapping[str, str]
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One condition of a class: ``key`` as in the file, what it takes, what the request has (None: nothing), and whether it held."""
+
+    key: str
+    takes: str
+    has: str | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSeen:
+    """A class of the policy, in the file's order. ``verdict`` is ``chosen``, ``no match`` or ``not asked``; no line: it is built in."""
+
+    name: str
+    verdict: str
+    line: int | None
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """A place where the tenant's name may come from; ``names`` is None where it names nobody."""
+
+    source: str
+    names: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A key that rules the request, its value as written, and the file's line; no line: it is the default."""
+
+    key: str
+    value: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All of it. ``wait_s_max`` is how long the request may wait, ``wait_because`` what bounds it."""
+
+    mode: str
+    path: str
+    model: str | None
+    stream: bool
+    output_tokens_max: int | None
+    copies: int
+    prompt_bytes: int
+    traffic_class: str
+    classes: tuple[ClassSeen, ...]
+    tenant: str
+    sources: tuple[SourceSeen, ...]
+    replicas: tuple[str, ...]
+    wait_s_max: float
+    wait_because: str
+    limits: tuple[Limit, ...]
+
+
+def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: Mapping[str, Written]) -> Explanation:
+    """Explain a request. ``own`` and ``default`` are what the file and the shipped default say, by key."""
+    call = asked.call
+    chosen = policy.class_of(path=asked.path, model=call.model or "", headers=asked.headers)
+    tenant = policy.tenants.tenant_of(asked.headers, call.user)
+    wait_s, because = _wait(policy, chosen, asked.headers)
+    return Explanation(
+        mode=str(policy.mode),
+        path=asked.path,
+        model=call.model,
+        stream=call.stream,
+        output_tokens_max=call.output_tokens_max,
+        copies=call.n,
+        prompt_bytes=call.prompt_bytes,
+        traffic_class=chosen.name,
+        classes=tuple(_classes(policy, chosen, asked, own)),
+        tenant=tenant,
+        sources=tuple(_sources(policy.tenants, asked)),
+        replicas=tuple(server.name for server in policy.replicas),
+        wait_s_max=wait_s,
+        wait_because=because,
+        limits=tuple(_limits(policy, chosen, tenant, own, default)),
+    )
+
+
+# ---- classes
+
+
+def _classes(policy: Policy, chosen: TrafficClass, asked: Asked, own: Mapping[str, Written]) -> Iterator[ClassSeen]:
+    verdict = "no match"
+    for index, seen in enumerate(policy.classes):
+        if seen is chosen:
+            verdict = "chosen"
+        name = own.get(f"classes[{index}]")
+        yield ClassSeen(seen.name, verdict, name.line if name else None, tuple(_rules(seen.match, asked)))
+        if seen is chosen:
+            verdict = "not asked"
+
+
+def _rules(match: Match, asked: Asked) -> Iterator[Rule]:
+    for key, takes, alone in _conditions(match):
+        held = alone.covers(path=asked.path, model=asked.call.model or "", headers=asked.headers)
+        yield Rule(key, takes, _has(key, asked), held)
+
+
+def _conditions(match: Match) -> Iterator[tuple[str, str, Match]]:
+    """Yield each condition's key, what it takes, and a match of that condition alone."""
+    names = {key.field: name for name, key in MATCH.keys.items()}
+    for part in fields(match):
+        value = getattr(match, part.name)
+        if part.name == "headers":
+            for name, glob in value:
+                yield f"headers.{name}", glob, Match(headers=((name, glob),))
+        elif value is not None:
+            yield names[part.name], str(value), replace(Match(), **{part.name: value})
+
+
+def _has(key: str, asked: Asked) -> str | None:
+    kind, _, name = key.partition(".")
+    if kind == "headers":
+        return "a value not shown here" if name in NOT_SHOWN and name in asked.headers else asked.headers.get(name)
+    return {"model": asked.call.model, "path": asked.path}[kind]
+
+
+# ---- tenant, wait, limits
+
+
+def _sources(tenants: Tenants, asked: Asked) -> Iterator[SourceSeen]:
+    for source in tenants.sources:
+        label = f"header {tenants.header}" if source == "header" else str(source)
+        alone = replace(tenants, sources=(source,))
+        name = alone.tenant_of(asked.headers, asked.call.user)
+        nobody = name == alone.tenant_of({}, None)
+        yield SourceSeen(label, None if nobody else name)
+
+
+def _wait(policy: Policy, chosen: TrafficClass, headers: Mapping[str, str]) -> tuple[float, str]:
+    """Return how long the request may wait, and which bound that is: the one without which it could wait longer."""
+    bound_s = wait_s_max(policy, chosen, dict(headers))
+    for name in headers:
+        if wait_s_max(policy, chosen, {other: value for other, value in headers.items() if other != name}) > bound_s:
+            return bound_s, f"the header {name}"
+    if wait_s_max(policy, replace(chosen, deadline_s=None), dict(headers)) > bound_s:
+        return bound_s, f"the deadline of the class {chosen.name}"
+    return bound_s, "queue.wait_max"
+
+
+def _limits(
+    policy: Policy, chosen: TrafficClass, tenant: str, own: Mapping[str, Written], default: Mapping[str, Written]
+) -> Iterator[Limit]:
+    """Yield the keys of the class, of the tenant and of the queue."""
+    index = policy.classes.index(chosen)
+    for name, key in CLASS.keys.items():
+        if name not in {"name", "match"}:
+            yield from _limit(f"classes[{index}].{name}", getattr(chosen, key.field), own, default)
+    yield from _limit(f"tenants.weights.{tenant}", policy.tenants.weight_of(tenant), own, default)
+    queue = POLICY.keys["queue"].reader
+    for name in queue.keys if isinstance(queue, Section) else ():
+        yield from _limit(f"queue.{name}", None, own, default)
+
+
+def _limit(path: str, inside: object, own: Mapping[str, Written], default: Mapping[str, Written]) -> Iterator[Limit]:
+    """Yield a key as the file has it, else as the shipped default has it, else its inside value where it has one."""
+    if path in own:
+        yield Limit(path, own[path].text, own[path].line)
+    elif path in default:
+        yield Limit(path, default[path].text, None)
+    elif inside is not None:
+        yield Limit(path, f"{inside:g}" if isinstance(inside, float) else str(inside), None)
