@@ -23,9 +23,14 @@ class UnusualMessageError(Exception):
     """A message has a shape the engine refuses, or one that cannot be counted from text alone."""
 
 
-def normalise_messages(messages: tuple[dict[str, Any], ...], *, wants_parts: bool) -> list[dict[str, Any]]:
-    """Messages for a template of content format "openai" (``wants_parts``) or "string". Raises UnusualMessageError."""
-    return [_message(message, wants_parts) for message in messages]
+def normalise_messages(
+    messages: tuple[dict[str, Any], ...], *, wants_parts: bool, validated: bool = True
+) -> list[dict[str, Any]]:
+    """Messages for a template of content format "openai" (``wants_parts``) or "string". Raises UnusualMessageError.
+
+    Not ``validated``: the engine made the tool calls itself, and their keys stay in the order it made them in.
+    """
+    return [_message(message, wants_parts, validated) for message in messages]
 
 
 def normalise_tools(tools: tuple[dict[str, Any], ...] | None) -> list[dict[str, Any]] | None:
@@ -51,6 +56,13 @@ def developer_to_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
 
+def merge_system(messages: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    """For templates that want the system message first: all system texts in one, as the engine joins Anthropic's."""
+    texts = [str(message.get("content")) for message in messages if message.get("role") == "system"]
+    others = tuple(message for message in messages if message.get("role") != "system")
+    return ({"role": "system", "content": "".join(texts)}, *others) if texts else others
+
+
 def _joined(content: Any) -> Any:
     if not isinstance(content, list):
         return content
@@ -60,7 +72,7 @@ def _joined(content: Any) -> Any:
     return "\n".join(texts)
 
 
-def _message(message: dict[str, Any], wants_parts: bool) -> dict[str, Any]:
+def _message(message: dict[str, Any], wants_parts: bool, validated: bool) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str):
         raise UnusualMessageError("a message has no role")
@@ -70,7 +82,7 @@ def _message(message: dict[str, Any], wants_parts: bool) -> dict[str, Any]:
     items = [item for part in parts if (item := _part(part, wants_parts))]
     result: dict[str, Any] = {"role": role, "content": items if wants_parts else "\n".join(items)}
     if role == "assistant":
-        _add_assistant_fields(result, message)
+        _add_assistant_fields(result, message, validated)
     elif role == "tool":
         if "tool_call_id" in message:
             result["tool_call_id"] = message["tool_call_id"]
@@ -131,13 +143,13 @@ def _part(part: Any, wants_parts: bool) -> Any:
     return {"type": "text", "text": text} | {key: value for key, value in part.items() if key not in _PART_FIELDS}
 
 
-def _add_assistant_fields(result: dict[str, Any], message: dict[str, Any]) -> None:
+def _add_assistant_fields(result: dict[str, Any], message: dict[str, Any], validated: bool) -> None:
     calls = message.get("tool_calls")
     if calls is not None:
         if not isinstance(calls, list):
             raise UnusualMessageError("tool_calls is not a list")
         if calls:
-            result["tool_calls"] = [_tool_call(call) for call in calls]
+            result["tool_calls"] = [_tool_call(call, validated) for call in calls]
     reasoning = message.get("reasoning")
     if reasoning is None:
         reasoning = message.get("reasoning_content")
@@ -145,11 +157,11 @@ def _add_assistant_fields(result: dict[str, Any], message: dict[str, Any]) -> No
         result["reasoning"] = result["reasoning_content"] = reasoning
 
 
-def _tool_call(call: Any) -> dict[str, Any]:
+def _tool_call(call: Any, validated: bool) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type", "function") != "function":
         raise UnusualMessageError("a tool call is not of type function")
-    function = _ordered(function, ("arguments", "name"))
+    function = _ordered(function, ("arguments", "name") if validated else ())
     function["arguments"] = _arguments(function.get("arguments"))
     return _ordered({**call, "function": function}, ("id", "function", "type"))
 

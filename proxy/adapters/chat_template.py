@@ -18,7 +18,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from proxy.adapters.template_format import loops_over_content
+from proxy.adapters.template_format import loops_over_content, refuses_late_system
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 # Parameters of transformers' apply_chat_template: they never reach the template as variables.
@@ -91,6 +91,7 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self._names = frozenset(jinja2.meta.find_undeclared_variables(tree))
         self.wants_parts = loops_over_content(tree)
+        self.wants_system_first = refuses_late_system(source)
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
     def render(

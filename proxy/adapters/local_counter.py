@@ -5,11 +5,19 @@ brought along: the engine refuses those unless it was told to trust them, and a 
 """
 
 from array import array
+from functools import cached_property
 
-from proxy.adapters.chat_messages import UnusualMessageError, developer_to_system, normalise_messages, normalise_tools
+from proxy.adapters.chat_messages import (
+    UnusualMessageError,
+    developer_to_system,
+    merge_system,
+    normalise_messages,
+    normalise_tools,
+)
 from proxy.adapters.chat_template import ChatTemplateError
 from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.ports import PromptTooLongError
+from proxy.wire.body_fields import template_kwargs
 from proxy.wire.call import Call, ChatPrompt
 
 
@@ -17,13 +25,15 @@ class LocalCountError(Exception):
     """The own tokenizer cannot do this call; the next rung may."""
 
 
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")  # that Anthropic's API knows
+
 # What text from outside can raise in the tokenizer (lone surrogates), and ids out of range in packing.
 _ENCODE_ERRORS = (UnicodeError, TypeError, ValueError, OverflowError)
 
 
 def has_only_ids(call: Call) -> bool:
     """Whether every prompt came as token ids, which need no tokenizer."""
-    return call.chat is None and not call.prompt_embeds and all(isinstance(prompt, tuple) for prompt in call.prompts)
+    return not call.chats and not call.prompt_embeds and all(isinstance(prompt, tuple) for prompt in call.prompts)
 
 
 def pack_prompts(call: Call) -> list[bytes]:
@@ -36,6 +46,10 @@ def _pack_ids(ids: tuple[int, ...]) -> bytes:
         return array("I", ids).tobytes()
     except _ENCODE_ERRORS as error:
         raise LocalCountError(f"token ids out of range: {error}") from error
+
+
+def _brings_template(chat: ChatPrompt) -> bool:
+    return chat.chat_template is not None or chat.template_kwargs.get("chat_template") is not None
 
 
 class LocalCounter:
@@ -51,12 +65,11 @@ class LocalCounter:
 
     def can_count(self, call: Call) -> bool:
         """Whether an exact count is possible here at all."""
-        if call.prompt_embeds or call.media_items:
+        if call.prompt_embeds or call.media or not call.countable:
             return False
-        if call.chat is None:
+        if not call.chats:
             return True
-        brings_template = call.chat.chat_template is not None or call.chat.template_kwargs.get("chat_template") is not None
-        return self._source.chat_refusal is None and not brings_template
+        return self._source.chat_refusal is None and not any(_brings_template(chat) for chat in call.chats)
 
     def encode(self, call: Call, context_tokens_max: int | None) -> list[bytes]:
         """Packed 32-bit ids per prompt. Raises LocalCountError; PromptTooLongError when a text cannot fit the context whatever it says.
@@ -64,8 +77,8 @@ class LocalCounter:
         ``context_tokens_max`` None: do not look at the length (the engine will truncate).
         """
         try:
-            if call.chat is not None:
-                return [self._encode(self._render(call.chat), call.chat.add_special_tokens, context_tokens_max)]
+            if call.chats:
+                return [self._encode(self._render(chat), chat.add_special_tokens, context_tokens_max) for chat in call.chats]
             return [
                 _pack_ids(prompt)
                 if isinstance(prompt, tuple)
@@ -81,8 +94,12 @@ class LocalCounter:
         if template is None:
             raise LocalCountError("there is no chat template")
         # the engine drops null and "auto" of what a request gives, and lays the rest over the server's own arguments
-        given = {key: value for key, value in chat.template_kwargs.items() if value is not None and value != "auto"}
-        messages = normalise_messages(chat.messages, wants_parts=template.wants_parts)
+        asked = template_kwargs(chat.template_kwargs, self._least_effort) if chat.thinking_off else chat.template_kwargs
+        given = {key: value for key, value in asked.items() if value is not None and value != "auto"}
+        raw = chat.messages
+        if chat.merges_system and self._source.wants_system_first:
+            raw = merge_system(raw)
+        messages = normalise_messages(raw, wants_parts=template.wants_parts, validated=chat.validated)
         if not template.knows_developer:
             messages = developer_to_system(messages)
         return template.render(
@@ -93,6 +110,20 @@ class LocalCounter:
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
         )
+
+    @cached_property
+    def _least_effort(self) -> str:
+        """What the engine takes for thinking switched off: "none", or "low" where "none" makes no prompt of its own."""
+        without = self._probe("none")
+        told_apart = without is not None and all(self._probe(effort) != without for effort in _EFFORTS)
+        return "none" if told_apart else "low"
+
+    def _probe(self, effort: str) -> str | None:
+        messages = ({"role": "user", "content": "Hi"},)
+        try:
+            return self._render(ChatPrompt(messages, template_kwargs=template_kwargs(None, effort)))
+        except (ChatTemplateError, UnusualMessageError):
+            return None
 
     def _encode(self, text: str, add_special_tokens: bool, context_tokens_max: int | None) -> bytes:
         if context_tokens_max is not None and len(text) > context_tokens_max * self._source.token_chars_max:

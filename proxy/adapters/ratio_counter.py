@@ -1,8 +1,9 @@
 """The last rung: tokens estimated from bytes, on the safe side.
 
-``tokens = ceil(1.2 × q × bytes) + 64 + 8 × messages + 1.2 × i × media items`` for a chat, ``ceil(1.2 × q × bytes) + 4`` for a
-completion. ``q`` is the 95th percentile of tokens per byte over the last 256 finished calls of the model and route, 0.5 (two bytes a
-token) until eight were seen; ``i`` the same for tokens per media item, 1024 at first. Fails high on short prompts by the constants,
+``tokens = ceil(1.2 × (q × bytes + i × media items)) + 64 + 8 × messages`` for a chat, 160 more with tools, and
+``ceil(1.2 × q × bytes) + 4`` for a completion. ``q`` is the 95th percentile of tokens per byte over the last 256 finished calls of the
+model and route, 0.5 (two bytes a token) until eight were seen; ``i`` the same for tokens per media item of each kind (image, audio,
+video), large at first. A conversation stored in the engine comes on top by its own bound. Fails high on short prompts by the constants,
 low on text unlike what was seen before (another script), which the factor covers only in part. Never zero.
 """
 
@@ -10,7 +11,7 @@ import math
 from collections import OrderedDict, deque
 
 from proxy.core.demand import PromptPart
-from proxy.wire.call import Call, CallKind
+from proxy.wire.call import Call, CallKind, ChatPrompt
 from proxy.wire.lax import utf8_bytes
 
 SAFETY = 1.2
@@ -18,11 +19,13 @@ QUANTILE = 0.95
 SAMPLES_MAX = 256
 SAMPLES_MIN = 8
 TOKENS_PER_BYTE_FIRST = 0.5
-TOKENS_PER_MEDIA_ITEM_FIRST = 1024.0
+# What common models take at most for an item of ordinary size: a photograph of a megapixel, five minutes of speech, a minute of video.
+TOKENS_PER_MEDIA_ITEM_FIRST = {"image": 1536.0, "audio": 4096.0, "video": 16384.0, "other": 1536.0}
 # A row of hidden states in base64 is at least this long (512 dimensions of bfloat16); rows are tokens.
 TOKENS_PER_EMBEDS_BYTE_FIRST = 1 / 1366
 MESSAGE_TOKENS = 8
 TEMPLATE_TOKENS = 64
+TOOLS_TOKENS = 160  # what a template says about tools before and after it lists them
 COMPLETION_TOKENS = 4
 LEARNT_BYTES_MIN = 256  # in shorter prompts the template's own tokens dominate
 # Clients choose model names; what is remembered of them is bounded.
@@ -52,7 +55,7 @@ class _HighQuantile:
         return self._value
 
 
-_FIRST = {"text": TOKENS_PER_BYTE_FIRST, "media": TOKENS_PER_MEDIA_ITEM_FIRST, "embeds": TOKENS_PER_EMBEDS_BYTE_FIRST}
+_FIRST = {"text": TOKENS_PER_BYTE_FIRST, "embeds": TOKENS_PER_EMBEDS_BYTE_FIRST} | TOKENS_PER_MEDIA_ITEM_FIRST
 
 
 class RatioCounter:
@@ -63,8 +66,8 @@ class RatioCounter:
 
     def estimate(self, call: Call, context_tokens_max: int | None) -> tuple[PromptPart, ...]:
         """One part per prompt, each at least one token and at most the context (beyond it the engine refuses)."""
-        if call.chat is not None:
-            sizes = [self._chat(call)]
+        if call.chats:
+            sizes = [call.history_tokens + size for size in self._chats(call)]
         else:
             embeds = self._rate(call, "embeds")
             sizes = [SAFETY * embeds * size for size in call.embeds_bytes]
@@ -74,22 +77,26 @@ class RatioCounter:
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """Take in the engine's count over all prompts of ``call``."""
-        if call.truncate_prompt_tokens is not None:
+        if call.truncate_prompt_tokens is not None or call.previous_response_id is not None:
             return
         if call.embeds_bytes:
             if not call.prompts:
                 self._quantile(call, "embeds").add(prompt_tokens / max(1, sum(call.embeds_bytes)))
             return
-        fixed = _fixed_tokens(call)
-        if call.media_items:
+        if call.media:
+            fixed = sum(map(_fixed_tokens, call.chats))
             text = fixed + self._rate(call, "text") * call.prompt_bytes
-            self._quantile(call, "media").add(max(1.0, (prompt_tokens - text) / call.media_items))
+            if len(call.media) == 1:  # else nobody knows which kind took what
+                ((kind, count),) = call.media
+                self._quantile(call, kind).add(max(1.0, (prompt_tokens - text) / count))
         elif call.prompt_bytes >= LEARNT_BYTES_MIN:
             self._quantile(call, "text").add(max(0.0, prompt_tokens - _message_tokens(call)) / call.prompt_bytes)
 
-    def _chat(self, call: Call) -> float:
-        media = self._rate(call, "media") * call.media_items if call.media_items else 0.0
-        return SAFETY * (self._rate(call, "text") * call.prompt_bytes + media) + _fixed_tokens(call)
+    def _chats(self, call: Call) -> list[float]:
+        """Tokens of each conversation. Which of several holds the media is not known: each counts them all."""
+        media = sum(self._rate(call, kind) * count for kind, count in call.media)
+        rate = self._rate(call, "text")
+        return [SAFETY * (rate * chat.text_bytes + media) + _fixed_tokens(chat) for chat in call.chats]
 
     def _prompt(self, call: Call, prompt: str | tuple[int, ...]) -> float:
         if isinstance(prompt, tuple):
@@ -114,8 +121,10 @@ class RatioCounter:
 
 
 def _message_tokens(call: Call) -> int:
-    return 0 if call.chat is None else MESSAGE_TOKENS * len(call.chat.messages)
+    return MESSAGE_TOKENS * sum(len(chat.messages) for chat in call.chats)
 
 
-def _fixed_tokens(call: Call) -> int:
-    return COMPLETION_TOKENS if call.chat is None else TEMPLATE_TOKENS + _message_tokens(call)
+def _fixed_tokens(chat: ChatPrompt) -> int:
+    if not chat.messages:  # texts that go to the model without a template
+        return 2 * COMPLETION_TOKENS
+    return TEMPLATE_TOKENS + MESSAGE_TOKENS * len(chat.messages) + (TOOLS_TOKENS if chat.tools else 0)

@@ -56,10 +56,12 @@ class RemoteCounter:
             raise RemoteCountError("no replica to ask")
         if self._clock.now_s() < self._paused_until_s:
             raise RemoteCountError("paused after a failure")
-        if call.chat is not None:
-            return [await self._ask(base_url, _chat_body(call.model, call.chat))]
-        if len(call.prompts) > PROMPTS_MAX:
+        if not call.countable or any(chat.thinking_off for chat in call.chats):
+            raise RemoteCountError("/tokenize does not know how the engine makes this prompt")
+        if max(len(call.chats), len(call.prompts)) > PROMPTS_MAX:
             raise RemoteCountError(f"more than {PROMPTS_MAX} prompts in one call")
+        if call.chats:
+            return [await self._ask(base_url, _chat_body(call.model, chat)) for chat in call.chats]
         return [await self._ids(base_url, call, prompt) for prompt in call.prompts]
 
     async def _ids(self, base_url: str, call: Call, prompt: str | tuple[int, ...]) -> bytes:

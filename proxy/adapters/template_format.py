@@ -1,13 +1,16 @@
-"""Does a chat template loop over content parts? The engine's own rule, read from the template's syntax tree (vLLM renderers/hf.py).
+"""What a chat template wants its messages like, by the engine's own rules.
 
-Yes ("openai"): parts reach the template as objects. No ("string"): parts are joined by line breaks before. The rule follows
-assignments from ``messages`` without scopes, so it can misjudge an unusual template exactly as the engine misjudges it.
+Does it loop over content parts? Read from its syntax tree (vLLM renderers/hf.py). Yes ("openai"): parts reach the template as objects.
+No ("string"): parts are joined by line breaks before. The rule follows assignments from ``messages`` without scopes, so it can misjudge
+an unusual template exactly as the engine misjudges it. Does it want the system message first? Tried (vLLM anthropic/serving.py).
 """
 
 from collections import deque
 from collections.abc import Iterator
 
-from jinja2 import nodes
+from jinja2 import TemplateError, nodes
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 def loops_over_content(tree: nodes.Template) -> bool:
@@ -16,6 +19,19 @@ def loops_over_content(tree: nodes.Template) -> bool:
         return next(_content_loops(tree), None) is not None
     except _UnusualTargetError:
         return False  # the engine logs the failed assertion and falls back to "string"
+
+
+def refuses_late_system(source: str) -> bool:
+    """Whether a system message after a user's makes the template fail. It is tried as bare as the engine tries it, without globals."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    messages = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
+    try:
+        environment.from_string(source).render(messages=messages, add_generation_prompt=False)
+    except TemplateError:
+        return True
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        return True  # the engine would not have started with it
+    return False
 
 
 class _UnusualTargetError(Exception):

@@ -56,6 +56,11 @@ class LoadedTokenizer:
             return self.templates["tool_use"]
         return self.templates.get("default")
 
+    @property
+    def wants_system_first(self) -> bool:
+        """Whether one of the templates refuses a system message after others."""
+        return any(template.wants_system_first for template in self.templates.values())
+
     def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Packed 32-bit ids."""
         ids = self.encoder.encode(text)

@@ -165,7 +165,7 @@ class TokenizerPool:
 
 def _parts(call: Call, texts: list[bytes], frame: _Frame) -> tuple[PromptPart, ...]:
     # placeholder ids say nothing of what is in an image, so media prompts share nothing
-    hashed = call.shares_prefix and not call.media_items
+    hashed = call.shares_prefix and not call.media
     salt = hash_salt(call.model, call.cache_salt)
     parts: list[PromptPart] = []
     for ids in texts:
@@ -175,6 +175,8 @@ def _parts(call: Call, texts: list[bytes], frame: _Frame) -> tuple[PromptPart, .
             continue
         if frame.context_tokens_max is not None and tokens > frame.context_tokens_max:
             raise PromptTooLongError(tokens, exact=True)
+        if call.kind.prefill_only and tokens == frame.context_tokens_max:
+            tokens -= 1  # it fills the context, which only a call that generates nothing may
         parts.append(PromptPart(max(1, tokens), block_hashes(ids, frame.block_size, salt) if hashed else ()))
     return tuple(parts)
 

@@ -18,7 +18,7 @@ from proxy.core.policy import Policy, TrafficClass
 from proxy.ports import Headers, PromptCount
 from proxy.serving.services import Services
 from proxy.wire.call import Call, CallKind
-from proxy.wire.openai import read_call
+from proxy.wire.read_call import read_call
 
 FINGERPRINT_BYTES = 2048  # of each end: the newest message, and a body's own bytes beside its length
 PARSE_INLINE_BYTES_MAX = 128 * 1024  # about half a millisecond; longer bodies are read in a thread

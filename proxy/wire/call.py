@@ -10,6 +10,21 @@ class CallKind(StrEnum):
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    CHAT_BATCH = "chat_batch"  # several conversations, one choice each
+    RESPONSES = "responses"
+    MESSAGES = "messages"  # Anthropic's
+    GENERATE = "generate"  # token ids in and out
+    SCORING = "scoring"  # generative scoring: one token for each pair of query and item
+    POOLING = "pooling"  # embeddings, classification: prompts and no output
+    RANKING = "ranking"  # scores and ranks: each pair of query and document is a prompt, and there is no output
+
+    @property
+    def prefill_only(self) -> bool:
+        """Whether nothing is generated beyond what the prefill gives, so that no length can be learned."""
+        return self in _PREFILL_ONLY
+
+
+_PREFILL_ONLY = frozenset({CallKind.SCORING, CallKind.POOLING, CallKind.RANKING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +32,8 @@ class ChatPrompt:
     """What a chat template is rendered from. Message and tool objects are as the client sent them, parsed JSON.
 
     ``template_kwargs`` are the client's ``chat_template_kwargs`` with ``reasoning_effort`` and what follows from it laid over them.
+    Two choices depend on the template, as in the engine: ``merges_system`` moves later system messages into the first one where the
+    template wants it first, ``thinking_off`` asks for whatever reasoning effort the template knows as the least.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -27,14 +44,20 @@ class ChatPrompt:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    validated: bool = True  # the engine validates the messages as chat messages, which orders the keys of tool calls
+    merges_system: bool = False
+    thinking_off: bool = False
+    text_bytes: int = 0  # of messages, tools and documents in UTF-8
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A read request. ``output_tokens_max`` is None where the route's default is the rest of the context.
 
-    ``prompts`` (completions) holds strings or tuples of token ids; ``chat`` holds the conversation. ``usage_wanted`` says whether
-    the client asked for usage in the stream. ``media_items`` counts images, audio and video parts.
+    ``prompts`` (completions) holds strings or tuples of token ids; ``chats`` holds the conversations, mostly one. ``usage_wanted`` says
+    whether the client asked for usage in the stream, or its route always tells it. ``media`` counts parts that are no text by their
+    kind (image, audio, video, other). Not ``countable`` is a prompt of which only the engine knows how it is made; ``history_tokens``
+    come before it from a stored conversation, by an upper bound.
     """
 
     kind: CallKind
@@ -49,7 +72,11 @@ class Call:
     embeds_bytes: tuple[int, ...] = ()  # base64 length of each embedded prompt; the engine puts these before ``prompts``
     add_special_tokens: bool = True  # completions
     truncate_prompt_tokens: int | None = None
-    chat: ChatPrompt | None = None
+    chats: tuple[ChatPrompt, ...] = ()
+    countable: bool = True
+    history_tokens: int = 0
+    previous_response_id: str | None = None
+    background: bool = False  # the answer is out before the work is done
     beam_search: bool = False
     shares_prefix: bool = True
     cache_salt: str | None = None
@@ -58,6 +85,16 @@ class Call:
     user: str | None = None
     prompt_cache_key: str | None = None  # OpenAI's name for requests that share a prefix
     priority: int | None = None
-    media_items: int = 0
+    media: tuple[tuple[str, int], ...] = ()
     has_stream_options: bool = False
     prompt_bytes: int = 0  # size of the prompt text in UTF-8 bytes, for bounds and ratios
+
+    @property
+    def chat(self) -> ChatPrompt | None:
+        """The conversation, where the call holds just one."""
+        return self.chats[0] if len(self.chats) == 1 else None
+
+    @property
+    def media_items(self) -> int:
+        """Parts that are no text."""
+        return sum(count for _, count in self.media)

@@ -12,7 +12,7 @@ from proxy.adapters.local_counter import LocalCounter
 from proxy.adapters.tokenizer_files import open_tokenizer
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from proxy.wire.call import CallKind
-from proxy.wire.openai import read_call
+from proxy.wire.read_call import read_call
 from tests.integration.mock_harness import RunningMock, running, settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -22,7 +22,7 @@ from proxy.adapters.tokenizer_files import open_tokenizer
 from proxy.adapters.tokenizer_pool import TokenizerPool
 from proxy.core.demand import CountSource
 from proxy.wire.call import CallKind
-from proxy.wire.openai import read_call
+from proxy.wire.read_call import read_call
 from tests.bench.engine import CLOSING
 from tests.vllm.recorded_bodies import ROUTES, Body, all_bodies
 

@@ -11,7 +11,7 @@ from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.adapters.tokenizer_pool import TokenizerPool
 from proxy.ports import PromptCount
 from proxy.wire.call import Call, CallKind
-from proxy.wire.openai import read_call
+from proxy.wire.read_call import read_call
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 

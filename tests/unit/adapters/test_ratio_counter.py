@@ -7,13 +7,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.adapters.ratio_counter import SAMPLES_MIN, RatioCounter
+from proxy.adapters.ratio_counter import (
+    SAFETY,
+    SAMPLES_MIN,
+    TEMPLATE_TOKENS,
+    TOKENS_PER_MEDIA_ITEM_FIRST,
+    RatioCounter,
+)
 from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.adapters.tokenizer_pool import TokenizerPool
 from proxy.core.demand import PromptPart
 from proxy.ports import PromptCount
 from proxy.wire.call import CallKind
-from proxy.wire.openai import UnreadableCallError, read_call
+from proxy.wire.openai import UnreadableCallError
+from proxy.wire.read_call import read_call
 from tests.unit.adapters.counting import IMAGE, chat, completion
 
 
@@ -96,3 +103,22 @@ def test_every_readable_call_gets_a_count(
 
     found = asyncio.run(counted())
     assert found is None or (found.parts and all(part.tokens >= 1 for part in found.parts))
+
+
+def test_each_kind_of_media_has_its_own_size() -> None:
+    counter = RatioCounter()
+    audio = {"type": "input_audio", "input_audio": {}}
+    first_image = counter.estimate(chat([IMAGE]), None)[0].tokens
+    for _ in range(SAMPLES_MIN):
+        counter.learn(chat([IMAGE, IMAGE]), 2 * 300 + TEMPLATE_TOKENS)
+    assert counter.estimate(chat([IMAGE]), None)[0].tokens < first_image
+    assert counter.estimate(chat([audio]), None)[0].tokens > SAFETY * TOKENS_PER_MEDIA_ITEM_FIRST["audio"]
+
+
+def test_of_mixed_media_nobody_knows_which_took_what() -> None:
+    counter = RatioCounter()
+    mixed = chat([IMAGE, {"type": "video_url", "video_url": {}}])
+    before = counter.estimate(mixed, None)
+    for _ in range(SAMPLES_MIN):
+        counter.learn(mixed, 100)
+    assert counter.estimate(mixed, None) == before

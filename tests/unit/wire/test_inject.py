@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.wire.call import Call, CallKind
 from proxy.wire.inject import inject_usage
-from proxy.wire.openai import read_call
+from proxy.wire.read_call import read_call
 
 MEMBER = b'"stream_options":{"include_usage":true}'
 
@@ -71,7 +71,7 @@ def test_nothing_is_done_where_nothing_is_to_do() -> None:
     assert inject_usage(body, Call(kind=CallKind.CHAT, model="m", stream=True, usage_wanted=True)) is body
 
 
-KEYS = st.text(max_size=6) | st.just("stream_options")
+KEYS = st.text(max_size=6).filter(lambda key: key != "n") | st.just("stream_options")  # a bad n makes a call unreadable
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
