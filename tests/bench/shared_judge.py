@@ -10,7 +10,8 @@ them off the wire) and adds them up anew, with arithmetic of its own, at every g
   anything, and while the store recovers from a loss each proxy keeps to its own share.
 - A grant *passes a head by* when a head at another proxy that surely goes first (of a higher priority, of the same tenant with an earlier
   deadline, or of a tenant that was served less by what any of its heads tells) waited for the replica and fitted there, beside everybody
-  before the grant and with the slack to spare, and had not been offered the room for as long as an offer lasts (``OFFER_S``).
+  before the grant and with the slack to spare, and had not been offered the room for as long as an offer lasts (``OFFER_S``). A reservation
+  looks at the best ``LOOKED_AT`` heads that have not let an offer go by; a head behind those is counted apart (``grants_past_a_far_head``).
 - A grant *delays* such a head that did not fit yet, and was never offered room, when with both of them Q exceeds usable by more than
   the slack at or after the step from which its proxy had promised it room.
 
@@ -21,6 +22,7 @@ early (``core.shared_sum`` says so). A grant is over only when, by that rule, it
 by with the newer rows read where they are, exactly, is measured beside it (``excess_exact_blocks_max``): that is what the rule costs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +37,7 @@ LEASES, SEQUENCES, LOW, HIGH = 0, 1, 2, 3
 SLACK_BLOCKS, SLACK_SHARE = 1.0, 0.01  # the greater of the two: frames are four steps apart, and the sum's may lie between two
 FRAME_STEPS, FRAMES = 16.0, 5
 OFFER_S = 0.05
+LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ class WaitingHead:
     demand: Anchored | None  # what it asks for; written right after the head
     ready_steps: float
     since_s: float
-    offered_s: float | None = None  # when its proxy was first told that there is room
+    marked_s: float = -np.inf  # its offer, as written in the head
+    passed: bool = False  # it let an offer go by, as written there
+    offered_s: float | None = None  # when its proxy was first told of the offer that stands
 
 
 def surely_first(one: tuple[float, ...], other: tuple[float, ...], told: list[tuple[float, ...]]) -> bool:
@@ -99,6 +104,18 @@ def surely_first(one: tuple[float, ...], other: tuple[float, ...], told: list[tu
         return [each[1] for each in told if (each[0], each[3]) == (rank[0], rank[3])]
 
     return one[0] < other[0] or (one[0] == other[0] and max(virtuals(one)) < min(virtuals(other)))
+
+
+def places_of(heads: Iterable[WaitingHead], rank: tuple[float, ...]) -> dict[tuple[str, str], int]:
+    """Where each head stands among those that have not let an offer go by: each tenant at the least virtual time that anybody tells."""
+    heads = list(heads)
+    least: dict[tuple[float, float], float] = {}
+    for told in (*(one.rank for one in heads), *((rank,) if rank else ())):
+        key = told[0], told[3]
+        least[key] = min(told[1], least.get(key, np.inf))
+    live = [one for one in heads if not one.passed]
+    live.sort(key=lambda one: (one.rank[0], least[one.rank[0], one.rank[3]], one.rank[2], one.proxy, one.head_id))
+    return {(one.proxy, one.head_id): place for place, one in enumerate(live)}
 
 
 @dataclass(slots=True)
@@ -222,9 +239,14 @@ class Judge:
             if one.proxy != proxy and one.demand is not None and surely_first(one.rank, rank, told)
         ]
         self.verdict.behind_heads += bool(better)
+        places = places_of(known.heads.values(), rank)
         for one in better:
             offered_s = one.offered_s
-            if known.fits(one, before, now_s):
+            if one.passed:
+                self.verdict.after_offers += 1
+            elif places[one.proxy, one.head_id] >= LOOKED_AT:
+                self.verdict.past_far_heads += int(known.fits(one, before, now_s))
+            elif known.fits(one, before, now_s):
                 if offered_s is not None and now_s - offered_s > OFFER_S:
                     self.verdict.after_offers += 1
                     continue
@@ -236,18 +258,19 @@ class Judge:
                 self.verdict.delayed.append(Finding(now_s, replica, proxy, what, excess))
 
     def offered(self, replica: str, proxy: str, now_s: float) -> None:
-        """A proxy was told that there is room for a head of its own: its best one."""
+        """A proxy was told that there is room for a head of its own: the one in which an offer was written last, else its best."""
         waiting = [one for one in self.replicas[replica].heads.values() if one.proxy == proxy]
         if waiting:
-            best = min(waiting, key=lambda one: one.rank)
-            best.offered_s = now_s if best.offered_s is None else best.offered_s
+            told = min(waiting, key=lambda one: (-one.marked_s, one.rank))
+            told.offered_s = now_s if told.offered_s is None else told.offered_s
 
     def published(self, replica: str, head: WaitingHead) -> None:
         """A head was written: a new one, or the same again."""
         known = self.replicas[replica]
         old = known.heads.get((head.proxy, head.head_id))
         if old is not None:
-            head.since_s, head.offered_s, head.demand = old.since_s, old.offered_s, old.demand
+            head.since_s, head.demand = old.since_s, old.demand
+            head.offered_s = None if old.marked_s > head.marked_s else old.offered_s  # an offer taken back is none
         known.heads[head.proxy, head.head_id] = head
 
     def rewritten(self, replica: str, proxy: str, row: Anchored) -> None:

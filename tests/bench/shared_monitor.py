@@ -166,7 +166,9 @@ class Monitor:
         elif part == "heads":
             proxy, head_id = head_key(field)
             rank, (ready, _, tenant) = struct.unpack("<ddd", value[:24]), struct.unpack("<ddd", value[48:72])
-            self._judge.published(replica, WaitingHead(proxy, head_id, (*rank, tenant), None, ready, since_s=now_s))
+            marked, passed = struct.unpack("<dd", value[32:48])
+            head = WaitingHead(proxy, head_id, (*rank, tenant), None, ready, now_s, marked_s=marked, passed=not isinf(passed))
+            self._judge.published(replica, head)
         elif part == "headrows":
             known.heads[head_key(field)].demand = anchored(value)
 

@@ -29,6 +29,7 @@ class Verdict:
     delayed: list[Finding] = field(default_factory=list)
     behind_heads: int = 0  # grants while a better head waited elsewhere
     after_offers: int = 0  # of which the head had been offered room for longer than an offer lasts
+    past_far_heads: int = 0  # better heads that fitted, behind those that a reservation looks at
     unread: int = 0  # calls the judge could not follow
 
     def as_json(self) -> dict[str, object]:
@@ -45,6 +46,7 @@ class Verdict:
             "grants_behind_a_head": self.behind_heads,
             "grants_after_an_offer": self.after_offers,
             "grants_past_a_head": len(self.passed_by),
+            "grants_past_a_far_head": self.past_far_heads,
             "grants_delaying_a_head": len(self.delayed),
             "unread": self.unread,
             "worst": [vars_of(one) for one in sorted(self.over, key=lambda one: -one.blocks)[:5]],

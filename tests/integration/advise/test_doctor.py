@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from proxy.advise.watch import Targets
 from proxy.sim.engine_requests import EngineGauges
 from proxy.sim.mock_engine import Published
@@ -15,6 +17,8 @@ from tests.integration.advise.doctor_states import Traffic, after_steps, at_once
 from tests.integration.mock_harness import RunningMock, running, settings
 from tests.integration.serving.harness import ShiftedClock, until
 from tests.support.upstream_servers import asgi_server
+
+pytestmark = pytest.mark.slow  # each drives a mock into its state; what is made of the figures is in tests/unit/advise
 
 ROOMY = {"num_gpu_blocks": 4096}
 QUICK = StepTimeModel(speed=20)

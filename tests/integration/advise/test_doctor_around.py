@@ -11,6 +11,8 @@ from tests.integration.mock_harness import running, settings
 from tests.integration.serving.harness import ShiftedClock, admin_of, proxying
 from tests.support.upstream_servers import asgi_server
 
+pytestmark = pytest.mark.slow
+
 ROOMY = {"num_gpu_blocks": 4096}
 QUICK = StepTimeModel(speed=20)
 
