@@ -14,7 +14,8 @@ from proxy.config.settings import SettingsError
 from proxy.config.written import written
 from proxy.serving.endpoints import CALLS
 from proxy.wire.call import Call
-from proxy.wire.openai import UnreadableCallError, read_call
+from proxy.wire.openai import UnreadableCallError
+from proxy.wire.read_call import read_call
 
 MARKS = {"chosen": "->", "no match": "  ", "not asked": "  "}
 

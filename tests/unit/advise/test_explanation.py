@@ -7,7 +7,7 @@ from proxy.advise.explanation import Asked, Explanation, Limit, Rule, SourceSeen
 from proxy.config.policy_file import default_path, parse, read
 from proxy.config.written import Written, written
 from proxy.wire.call import CallKind
-from proxy.wire.openai import read_call
+from proxy.wire.read_call import read_call
 
 POLICY = """
 replicas: [{url: http://a:8000, name: a}, http://b:8000]
