@@ -7,13 +7,14 @@ asked once as it is and once without the part in question, so an explanation can
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
+from proxy.config.scalars import Scalar
 from proxy.config.schema import POLICY
 from proxy.config.schema_classes import CLASS, MATCH
 from proxy.config.shape import Section
 from proxy.config.written import Written
 from proxy.core.policy import Policy
-from proxy.core.policy_classes import Match, TrafficClass
-from proxy.core.policy_tenants import Tenants
+from proxy.core.policy_classes import Facts, Match, TokenRange, TrafficClass
+from proxy.core.policy_tenants import Tenants, key_digest
 from proxy.serving.intake import wait_s_max
 from proxy.wire.call import Call
 
@@ -90,8 +91,9 @@ class Explanation:
 def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: Mapping[str, Written]) -> Explanation:
     """Explain a request. ``own`` and ``default`` are what the file and the shipped default say, by key."""
     call = asked.call
-    chosen = policy.class_of(path=asked.path, model=call.model or "", headers=asked.headers)
     tenant = policy.tenants.tenant_of(asked.headers, call.user)
+    facts = Facts(asked.path, call.model or "", asked.headers, tenant, key_digest(asked.headers), call.stream)
+    chosen = policy.class_of(facts)
     wait_s, because = _wait(policy, chosen, asked.headers)
     return Explanation(
         mode=str(policy.mode),
@@ -102,7 +104,7 @@ def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: M
         copies=call.n,
         prompt_bytes=call.prompt_bytes,
         traffic_class=chosen.name,
-        classes=tuple(_classes(policy, chosen, asked, own)),
+        classes=tuple(_classes(policy, chosen, facts, own)),
         tenant=tenant,
         sources=tuple(_sources(policy.tenants, asked)),
         replicas=tuple(server.name for server in policy.replicas),
@@ -115,21 +117,20 @@ def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: M
 # ---- classes
 
 
-def _classes(policy: Policy, chosen: TrafficClass, asked: Asked, own: Mapping[str, Written]) -> Iterator[ClassSeen]:
+def _classes(policy: Policy, chosen: TrafficClass, facts: Facts, own: Mapping[str, Written]) -> Iterator[ClassSeen]:
     verdict = "no match"
     for index, seen in enumerate(policy.classes):
         if seen is chosen:
             verdict = "chosen"
         name = own.get(f"classes[{index}]")
-        yield ClassSeen(seen.name, verdict, name.line if name else None, tuple(_rules(seen.match, asked)))
+        yield ClassSeen(seen.name, verdict, name.line if name else None, tuple(_rules(seen.match, facts)))
         if seen is chosen:
             verdict = "not asked"
 
 
-def _rules(match: Match, asked: Asked) -> Iterator[Rule]:
+def _rules(match: Match, facts: Facts) -> Iterator[Rule]:
     for key, takes, alone in _conditions(match):
-        held = alone.covers(path=asked.path, model=asked.call.model or "", headers=asked.headers)
-        yield Rule(key, takes, _has(key, asked), held)
+        yield Rule(key, takes, _has(key, facts), alone.covers(facts))
 
 
 def _conditions(match: Match) -> Iterator[tuple[str, str, Match]]:
@@ -140,15 +141,30 @@ def _conditions(match: Match) -> Iterator[tuple[str, str, Match]]:
         if part.name == "headers":
             for name, glob in value:
                 yield f"headers.{name}", glob, Match(headers=((name, glob),))
-        elif value is not None:
-            yield names[part.name], str(value), replace(Match(), **{part.name: value})
+        elif value is not None and value != ():
+            yield names[part.name], _written(value), replace(Match(), **{part.name: value})
 
 
-def _has(key: str, asked: Asked) -> str | None:
+def _written(value: object) -> str:
+    """A condition as a policy file has it."""
+    if isinstance(value, TokenRange):
+        return f"min {value.least}" + ("" if value.most is None else f", max {value.most}")
+    return ", ".join(value) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _has(key: str, facts: Facts) -> str | None:
     kind, _, name = key.partition(".")
     if kind == "headers":
-        return "a value not shown here" if name in NOT_SHOWN and name in asked.headers else asked.headers.get(name)
-    return {"model": asked.call.model, "path": asked.path}[kind]
+        return "a value not shown here" if name in NOT_SHOWN and name in facts.headers else facts.headers.get(name)
+    return {
+        "model": facts.model or None,
+        "path": facts.path,
+        "tenant": facts.tenant,
+        "key_sha256": facts.key_sha256,
+        "stream": _written(facts.stream),
+        "lora": facts.adapter,  # which names are adapters is known only while replicas run
+        "prompt_tokens": None,  # as counted when it is served
+    }[kind]
 
 
 # ---- tenant, wait, limits
@@ -171,7 +187,7 @@ def _wait(policy: Policy, chosen: TrafficClass, headers: Mapping[str, str]) -> t
             return bound_s, f"the header {name}"
     if wait_s_max(policy, replace(chosen, deadline_s=None), dict(headers)) > bound_s:
         return bound_s, f"the deadline of the class {chosen.name}"
-    return bound_s, "queue.wait_max"
+    return bound_s, "queue.wait_max" if chosen.queue.wait_s_max is None else f"queue.wait_max of the class {chosen.name}"
 
 
 def _limits(
@@ -180,12 +196,25 @@ def _limits(
     """Yield the keys of the class, of the tenant and of the queue."""
     index = policy.classes.index(chosen)
     for name, key in CLASS.keys.items():
-        if name not in {"name", "match"}:
+        if not isinstance(key.reader, Scalar):
+            if name != "match":
+                yield from _written_below(f"classes[{index}].{name}", own)
+        elif name != "name":
             yield from _limit(f"classes[{index}].{name}", getattr(chosen, key.field), own, default)
     yield from _limit(f"tenants.weights.{tenant}", policy.tenants.weight_of(tenant), own, default)
     queue = POLICY.keys["queue"].reader
     for name in queue.keys if isinstance(queue, Section) else ():
         yield from _limit(f"queue.{name}", None, own, default)
+
+
+def _written_below(path: str, own: Mapping[str, Written]) -> Iterator[Limit]:
+    """Yield what the file says of a key that holds more than one value, unless it says nothing."""
+    if path in own and own[path].text:
+        yield Limit(path, own[path].text, own[path].line)
+        return
+    for name, found in own.items():
+        if name.startswith((f"{path}.", f"{path}[")) and found.text:
+            yield Limit(name, found.text, found.line)
 
 
 def _limit(path: str, inside: object, own: Mapping[str, Written], default: Mapping[str, Written]) -> Iterator[Limit]:

@@ -22,9 +22,9 @@ from proxy.config.nodes import joined
 from proxy.config.policy_file import SCHEMA_FILE
 from proxy.config.scalars import Scalar
 from proxy.config.schema import POLICY
-from proxy.config.shape import ListOf, MapOf, OneOrMany, Reader, Section
+from proxy.config.shape import ListOf, MapOf, OneOrMany, Reader, Section, TableOf
 
-_ROW = re.compile(r"^\| `([a-z_]+(?:\[\])?(?:\.[a-z_]+)*)` \|[^|]*\| (.*) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `([a-z_]+(?:\[\])?(?:\.(?:[a-z0-9_]+|NAME))*)` \|[^|]*\| (.*) \|$", re.MULTILINE)
 _COMMENT = re.compile(r"\s#\s(.*)$")
 
 
@@ -81,6 +81,12 @@ def _shape(reader: Reader, path: str, words: Words) -> dict[str, Any]:
         return _section(reader, path, words)
     if isinstance(reader, ListOf):
         return {"type": "array", "items": _shape(reader.item, f"{path}[]", words), "minItems": 1, "maxItems": reader.most}
+    if isinstance(reader, TableOf):
+        row = _section(reader.item, f"{path}.NAME", words)
+        names = dict(reader.name.schema) | {"type": "string"}
+        return {
+            "type": "object", "propertyNames": names, "additionalProperties": row, "minProperties": 1, "maxProperties": reader.most
+        }  # fmt: skip
     if isinstance(reader, OneOrMany):
         one = _shape(reader.item, path, words)
         return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": reader.most}]}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from yaml.nodes import Node, ScalarNode
@@ -148,6 +149,29 @@ def choice(values: type[StrEnum]) -> Scalar:
     return Scalar("one of " + ", ".join(words), read, {"enum": list(words)})
 
 
+def _read_flag(text: str) -> bool:
+    if text not in {"true", "false"}:  # YAML 1.1 has more words for them, which people take for text
+        raise RefusedError(did_you_mean(text, ("true", "false")))
+    return text == "true"
+
+
+FLAG = Scalar("true or false", _read_flag, {"enum": [True, False, "true", "false"]})
+
+
+def _read_network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise RefusedError(because=str(error)) from error
+
+
+NETWORK = Scalar(
+    "an IP address or a network such as 10.0.0.0/8",
+    _read_network,
+    {"type": "string", "pattern": r"^[0-9A-Fa-f:.]+(?:/[0-9.]+)?$"},
+)
+
+
 def _pattern(pattern: re.Pattern[str], allowed: str, change: Callable[[str], str] = str) -> Scalar:
     def read(text: str) -> str:
         if not pattern.fullmatch(text):
@@ -160,6 +184,7 @@ def _pattern(pattern: re.Pattern[str], allowed: str, change: Callable[[str], str
 NAME = _pattern(_NAME, "a name of letters, digits and . _ - : /, at most 64")
 ENV_NAME = _pattern(_ENV, "the name of an environment variable")
 HEADER_NAME = _pattern(_HEADER, "the name of an HTTP header", str.lower)
+SHA256 = _pattern(re.compile(r"[0-9A-Fa-f]{64}"), "a SHA-256 digest in hexadecimal (printf %s KEY | sha256sum)", str.lower)
 TEXT = _pattern(re.compile(r"[^\x00-\x1f\x7f]{1,4096}"), "text on one line")
 PATH_GLOB = _pattern(re.compile(r"[/*][\x21-\x7e]{0,255}"), "a path or a glob, which begins with / or *")
 HEADER_VALUE = _pattern(re.compile(r"[\x20-\x7e]{0,4096}"), "printable ASCII on one line")

@@ -12,6 +12,7 @@ from proxy.config.scalars import (
     HEADER_NAME,
     HEADER_VALUE,
     NAME,
+    NETWORK,
     PATH_GLOB,
     TEXT,
     URL,
@@ -22,12 +23,13 @@ from proxy.config.scalars import (
     number,
     size,
 )
-from proxy.config.schema_classes import CLASS, check_classes
+from proxy.config.schema_classes import CLASS, KEPT_OUT, SECRETS, check_classes, check_one_key
 from proxy.config.schema_tenants import TENANTS
 from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
 from proxy.core.outcome import Mode
 from proxy.core.policy import (
     DEFAULT_CLASS,
+    Auth,
     Budget,
     ErrorDetail,
     Limits,
@@ -38,11 +40,11 @@ from proxy.core.policy import (
     ReplicaPolicy,
     Scrape,
     Store,
+    TenantSource,
     TrafficClass,
 )
 
-_KEPT_OUT = "a secret in a policy file ends up in version control: use api_key_env or api_key_file"
-_KEPT_OUT_HEADERS = dict.fromkeys(("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"), _KEPT_OUT)
+_KEPT_OUT_HEADERS = dict.fromkeys(("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"), KEPT_OUT)
 
 
 def replica_name(url: str) -> str:
@@ -53,12 +55,6 @@ def replica_name(url: str) -> str:
 
 def _make_replica(url: str, name: str | None = None, **fields: Any) -> ReplicaPolicy:
     return ReplicaPolicy(url=url, name=name or replica_name(url), **fields)
-
-
-def _check_replica(replica: ReplicaPolicy, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
-    if replica.api_key_env and replica.api_key_file:
-        because = "api_key_env names the key already"
-        faults.add(nodes["api_key_file"], f"{path}.api_key_file", got="both", allowed="one of the two", because=because)
 
 
 def _check_replicas(replicas: tuple[ReplicaPolicy, ...], nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
@@ -98,6 +94,16 @@ def _check_store(store: Store, nodes: Mapping[str, Node], path: str, faults: Fau
         faults.add(node, f"{path}.lease", got=got, allowed="lease at least four times each of them", because=because)
 
 
+def _check_policy(policy: Policy, nodes: Mapping[str, Node], _: str, faults: Faults) -> None:
+    tenants = policy.tenants
+    if TenantSource.JWT in tenants.sources and policy.trusted_callers is None:
+        because = "kvgate does not verify tokens: list the gateway that does, or anybody could name himself whoever he likes"
+        faults.add(nodes["tenants"], "tenants.from", got="jwt", allowed="jwt beside trusted_callers", because=because)
+    if policy.auth is Auth.REQUIRE and not tenants.by_key:
+        because = "no key would be known, and every request refused"
+        faults.add(nodes["auth"], "auth", got="require", allowed="require beside tenants.list with key_sha256", because=because)
+
+
 def _make_policy(classes: tuple[TrafficClass, ...] = (), **fields: Any) -> Policy:
     ends = bool(classes) and classes[-1].match.everything
     return Policy(classes=classes if ends else (*classes, DEFAULT_CLASS), **fields)
@@ -116,9 +122,9 @@ REPLICA = Section(
         "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 32, _KEPT_OUT_HEADERS), "they are sent with every request"),
         "kv_events": Key("kv_events", ZMQ_ENDPOINT, "it is the endpoint of vLLM's --kv-events-config, with a host to connect to"),
     },
-    refused={"api_key": _KEPT_OUT, "key": _KEPT_OUT, "token": _KEPT_OUT, "password": _KEPT_OUT},
+    refused=SECRETS,
     short="url",
-    check=_check_replica,
+    check=check_one_key,
 )
 
 QUEUE = Section(
@@ -200,6 +206,8 @@ POLICY = Section(
         "replicas": Key("replicas", ListOf(REPLICA, 1000, _check_replicas), "they are the servers to forward to"),
         "classes": Key("classes", ListOf(CLASS, 100, check_classes), "every request is matched against them in turn"),
         "tenants": Key("tenants", TENANTS, "it says whom a request is accounted to"),
+        "auth": Key("auth", choice(Auth), "it says what a client's API key is to kvgate"),
+        "trusted_callers": Key("trusted_callers", ListOf(NETWORK, 1000), "they may say who a request is from"),
         "queue": Key("queue", QUEUE, "it bounds what waits"),
         "budget": Key("budget", BUDGET, "it says how full replicas may become"),
         "scrape": Key("scrape", SCRAPE, "it says how replicas are measured"),
@@ -210,4 +218,5 @@ POLICY = Section(
         "tokenizer": Key("tokenizer", TEXT, "it is a folder or a model name"),
         "error_detail": Key("error_detail", choice(ErrorDetail), "it says how much a refused client is shown"),
     },
+    check=_check_policy,
 )

@@ -5,7 +5,7 @@ Depth and length are bounded by the description, so neither anchors nor long lis
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -137,6 +137,35 @@ class MapOf:
 
 
 @dataclass(frozen=True, slots=True)
+class TableOf:
+    """A map from free names to sections, read into a tuple of values that got their name as ``name``."""
+
+    name: Scalar
+    item: Section
+    most: int
+    check: Check | None = None
+
+    def value(self, node: Node, path: str, because: str, faults: Faults) -> tuple[Any, ...] | None:
+        """Read every row; ``check`` sees the tuple with the rows' nodes by index."""
+        if not isinstance(node, MappingNode) or not 1 <= len(node.value) <= self.most:
+            got = f"a map of {len(node.value)}" if isinstance(node, MappingNode) else kind_of(node)
+            faults.add(node, path, got=got, allowed=f"a map of 1 to {self.most}", because=because)
+            return None
+        before = len(faults.found)
+        found: list[Any] = []
+        nodes: dict[str, Node] = {}
+        for word, key_node, value_node in entries(node, path, faults):
+            name = self.name.value(key_node, path, because, faults)
+            item = self.item.value(value_node, joined(path, word), because, faults)
+            if name is not None and item is not None:
+                nodes[str(len(found))] = value_node
+                found.append(replace(item, name=name))
+        if self.check and len(faults.found) == before:
+            self.check(tuple(found), nodes, path, faults)
+        return tuple(found) if len(faults.found) == before else None
+
+
+@dataclass(frozen=True, slots=True)
 class OneOrMany:
     """One word or a list of words, read into a tuple."""
 
@@ -152,12 +181,15 @@ class OneOrMany:
 
 
 def key_names(section: Section, path: str = "") -> Iterator[str]:
-    """Yield the dotted name of every key; list items are written ``[]``. What documentation must cover."""
+    """Yield the dotted name of every key; list items are written ``[]``, rows of a table ``NAME``. What documentation must cover."""
     for name, key in section.keys.items():
         reader, full = key.reader, joined(path, name)
         if isinstance(reader, ListOf) and isinstance(reader.item, Section):
             yield full
             yield from key_names(reader.item, f"{full}[]")
+        elif isinstance(reader, TableOf):
+            yield full
+            yield from key_names(reader.item, f"{full}.NAME")
         elif isinstance(reader, Section):
             yield from key_names(reader, full)
         else:

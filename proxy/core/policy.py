@@ -4,21 +4,33 @@ Every limit stands here with its default and the reason for that number; ``polic
 test holds the two equal. Times are seconds, sizes bytes, as the names say; the YAML keys are in ``config.schema``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from proxy.core.outcome import Mode
-from proxy.core.policy_classes import DEFAULT_CLASS, Match, TrafficClass
-from proxy.core.policy_tenants import Tenants, TenantSource
+from proxy.core.policy_classes import (
+    DEFAULT_CLASS,
+    ClassQueue,
+    Degrade,
+    Facts,
+    Fallback,
+    Match,
+    Saturated,
+    TokenRange,
+    TrafficClass,
+)
+from proxy.core.policy_tenants import Auth, TenantPolicy, Tenants, TenantSource
 
 # The whole policy is imported from here, whichever file a part of it stands in.
 __all__ = [
-    "DEFAULT_CLASS", "KIB", "MIB", "Budget", "ErrorDetail", "Limits", "Match", "Policy", "Queue", "Relay", "ReplicaPolicy", "Scrape",
-    "Store", "TenantSource", "Tenants", "TrafficClass",
+    "DEFAULT_CLASS", "KIB", "MIB", "Auth", "Budget", "ClassQueue", "Degrade", "ErrorDetail", "Facts", "Fallback", "Limits", "Match",
+    "Network", "Policy", "Queue", "Relay", "ReplicaPolicy", "Saturated", "Scrape", "Store", "TenantPolicy", "TenantSource", "Tenants",
+    "TokenRange", "TrafficClass",
 ]  # fmt: skip
 
 KIB, MIB = 1024, 1024 * 1024
+Network = IPv4Network | IPv6Network
 
 
 class ErrorDetail(StrEnum):
@@ -152,6 +164,8 @@ class Policy:
     replicas: tuple[ReplicaPolicy, ...] = ()
     classes: tuple[TrafficClass, ...] = (DEFAULT_CLASS,)  # the first match rules; the last one matches everything
     tenants: Tenants = field(default_factory=Tenants)
+    auth: Auth = Auth.PASS
+    trusted_callers: tuple[Network, ...] | None = None  # whose word counts on who a request is from; None: everybody's
     queue: Queue = field(default_factory=Queue)
     budget: Budget = field(default_factory=Budget)
     scrape: Scrape = field(default_factory=Scrape)
@@ -162,12 +176,28 @@ class Policy:
     tokenizer: str | None = None  # a folder or a model name; None: as the replica's /v1/models tells
     error_detail: ErrorDetail = ErrorDetail.FULL
 
-    def class_of(self, *, path: str, model: str | None, headers: Mapping[str, str]) -> TrafficClass:
-        """Return the first class that covers the request. ``headers`` has lower-case names."""
+    def class_of(self, facts: Facts) -> TrafficClass:
+        """Return the first class that covers the request."""
         for traffic_class in self.classes:
-            if traffic_class.match.covers(path=path, model=model, headers=headers):
+            if traffic_class.match.covers(facts):
                 return traffic_class
         raise AssertionError("the last class matches everything")
+
+    @property
+    def sizes_matter(self) -> bool:
+        """Whether a class is told by the length of the prompt, so that it is known only once that was counted."""
+        return any(one.match.prompt_tokens is not None for one in self.classes)
+
+    def trusts(self, address: str | None) -> bool:
+        """Whether a caller at an IP address may say who a request is from; without an address (a Unix socket) only where all may."""
+        if self.trusted_callers is None:
+            return True
+        try:
+            caller = ip_address(address or "")
+        except ValueError:
+            return False
+        mapped = getattr(caller, "ipv4_mapped", None)  # as an IPv6 socket shows an IPv4 caller
+        return any((mapped or caller) in network for network in self.trusted_callers)
 
     def __post_init__(self) -> None:
         """Hold the invariant that ``class_of`` relies on."""

@@ -12,6 +12,7 @@ from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import Receive, Send
 from proxy.serving.calls import Calls
 from proxy.serving.control_routes import ControlRoutes
+from proxy.serving.identity import caller_of
 from proxy.serving.intake import read_intake
 from proxy.serving.own_routes import OwnRoutes
 from proxy.serving.pass_through import PassThrough
@@ -81,7 +82,9 @@ class Endpoints:
         """Serve a call; False when only the engine can say what is wrong with its body."""
         headers = list(scope["headers"])  # type: ignore[call-overload]
         try:
-            intake = await read_intake(self._services, kind, path, target_of(scope), headers, body, arrived_s)
+            intake = await read_intake(
+                self._services, kind, path, target_of(scope), headers, body, arrived_s, caller=caller_of(scope)
+            )
         except UnreadableCallError:
             return False
         await self._calls.serve(intake, receive, send)

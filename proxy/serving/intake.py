@@ -14,7 +14,8 @@ from math import inf
 
 from proxy.core.book import Book
 from proxy.core.demand import Demand, LengthClass
-from proxy.core.policy import Policy, TrafficClass
+from proxy.core.policy import Facts, Policy, TrafficClass
+from proxy.core.policy_tenants import key_digest
 from proxy.ports import Headers, PromptCount
 from proxy.serving.services import Services
 from proxy.wire.call import Call, CallKind
@@ -47,6 +48,7 @@ class Intake:
     tenant: str
     arrived_s: float
     deadline_s: float
+    facts: Facts  # by which its class was found
 
 
 def header_fields(headers: Headers) -> dict[str, str]:
@@ -55,9 +57,10 @@ def header_fields(headers: Headers) -> dict[str, str]:
 
 
 async def read_intake(
-    services: Services, kind: CallKind, route: str, target: bytes, headers: Headers, body: bytes, arrived_s: float
-) -> Intake:
-    """Read a body. Raises UnreadableCallError for one that only the engine can judge."""
+    services: Services, kind: CallKind, route: str, target: bytes, headers: Headers, body: bytes, arrived_s: float,
+    *, caller: str | None = None,
+) -> Intake:  # fmt: skip
+    """Read a body; ``caller`` is the client's IP address. Raises UnreadableCallError for one that only the engine can judge."""
     if len(body) <= PARSE_INLINE_BYTES_MAX:
         call = read_call(kind, body)
     else:
@@ -65,10 +68,12 @@ async def read_intake(
     fields = header_fields(headers)
     policy = services.policy
     model = call.model or _default_model(services)
-    traffic_class = policy.class_of(path=route, model=model, headers=fields)
-    tenant = policy.tenants.tenant_of(fields, call.user)
+    tenant = policy.tenants.tenant_of(fields, call.user, trusted=policy.trusts(caller))
+    adapter = model if _is_adapter(services, model) else None
+    facts = Facts(route, model, fields, tenant, key_digest(fields), call.stream, adapter)
+    traffic_class = policy.class_of(facts)
     deadline_s = arrived_s + wait_s_max(policy, traffic_class, fields)
-    return Intake(route, target, headers, fields, body, call, model, traffic_class, tenant, arrived_s, deadline_s)
+    return Intake(route, target, headers, fields, body, call, model, traffic_class, tenant, arrived_s, deadline_s, facts)
 
 
 def _default_model(services: Services) -> str:
@@ -81,7 +86,7 @@ def _default_model(services: Services) -> str:
 
 def wait_s_max(policy: Policy, traffic_class: TrafficClass, fields: dict[str, str]) -> float:
     """Seconds the request may wait."""
-    limits = [policy.queue.wait_s_max, traffic_class.deadline_s or inf]
+    limits = [traffic_class.wait_s_max(policy.queue.wait_s_max), traffic_class.deadline_s or inf]
     limits += [_positive(fields.get(name)) * unit for name, unit in DEADLINE_HEADERS if name in fields]
     return min(limits)
 

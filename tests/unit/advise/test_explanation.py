@@ -88,3 +88,26 @@ def test_what_is_written_and_where() -> None:
     assert found["b.c"] == Written("x, y", 3)
     assert found["b.d[0].e"] == Written("2", 5)
     assert written("") == {}
+
+
+def test_conditions_and_bounds_of_a_class_are_told_as_they_are_written() -> None:
+    policy = """
+classes:
+  - name: long
+    match: {prompt_tokens: {min: 8000}, stream: false, tenant: "ac*"}
+    queue: {wait_max: 5m}
+    when_saturated: [queue, shed]
+  - name: rest
+    match: {tenant: "ac*"}
+    queue: {wait_max: 2m}
+    when_saturated: [queue, shed]
+"""
+    found = explained({"x-kvgate-tenant": "acme"}, policy)
+    assert found.classes[0].rules == (
+        Rule("tenant", "ac*", "acme", held=True),
+        Rule("stream", "false", "false", held=True),
+        Rule("prompt_tokens", "min 8000", None, held=False),
+    )
+    assert (found.traffic_class, found.wait_s_max, found.wait_because) == ("rest", 120.0, "queue.wait_max of the class rest")
+    assert Limit("classes[1].queue.wait_max", "2m", 9) in found.limits
+    assert Limit("classes[1].when_saturated", "queue, shed", 10) in found.limits

@@ -13,7 +13,7 @@ from proxy.config.json_schema import Words, built, policy_schema
 from proxy.config.policy_file import SCHEMA_FILE, parse, shipped_path
 from proxy.config.scalars import Scalar
 from proxy.config.schema import POLICY
-from proxy.config.shape import ListOf, MapOf, OneOrMany, Section
+from proxy.config.shape import ListOf, MapOf, OneOrMany, Section, TableOf
 from tests.support.yaml_json import json_of
 
 POLICIES = Path(__file__).parents[3] / "policies"
@@ -28,7 +28,7 @@ def scalars_in(reader: object) -> Iterator[Scalar]:
     elif isinstance(reader, Section):
         for key in reader.keys.values():
             yield from scalars_in(key.reader)
-    elif isinstance(reader, ListOf | OneOrMany | MapOf):
+    elif isinstance(reader, ListOf | OneOrMany | MapOf | TableOf):
         yield from scalars_in(reader.item)
 
 
@@ -111,6 +111,11 @@ def test_the_defaults_in_the_schema_make_a_valid_policy() -> None:
         "tenants: {from: user, weights: {5: 2, true: 3, 'é': 1}}",
         "tenants: {from: [header, api_key]}",
         "tokenizer: 1e5",
+        "{auth: pass, trusted_callers: [10.0.0.0/8, 192.0.2.7, '::1', 'fd00::/8']}",
+        "tenants: {list: {acme: {weight: 2, requests_per_s: 5, burst: 1s, kv_share_max: 0.5}}, others: {tokens_per_min: 6000}}",
+        "classes: [{name: long, match: {prompt_tokens: {min: 8000}, stream: true, lora: '*'}, queue: {wait_max: 5m}}]",
+        "classes: [{name: a, when_saturated: [degrade, shed], degrade: {max_tokens_min: 64}}]",
+        "classes: [{name: a, match: {tenant: x}, when_saturated: shed}, {name: b, fallbacks: [m, {url: 'https://a.b', api_key_env: K}]}]",
     ],
 )
 def test_what_check_takes_is_valid(text: str) -> None:

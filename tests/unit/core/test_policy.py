@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.core.policy import DEFAULT_CLASS, Match, Policy, Tenants, TenantSource, TrafficClass
+from proxy.core.policy import DEFAULT_CLASS, Facts, Match, Policy, Tenants, TenantSource, TrafficClass
 
 CHAT = TrafficClass("chat", Match(model="llama-*", path="/v1/chat/*", headers=(("x-class", "chat*"),)))
 
@@ -19,13 +19,13 @@ CHAT = TrafficClass("chat", Match(model="llama-*", path="/v1/chat/*", headers=((
 )
 def test_a_class_covers_what_matches_in_every_part(path: str, model: str | None, headers: dict[str, str], name: str) -> None:
     policy = Policy(classes=(CHAT, DEFAULT_CLASS))
-    assert policy.class_of(path=path, model=model, headers=headers).name == name
+    assert policy.class_of(Facts(path, model, headers)).name == name
 
 
 def test_the_first_match_rules() -> None:
     wide = TrafficClass("wide", Match(model="*"))
     policy = Policy(classes=(wide, TrafficClass("narrow", Match(model="m")), DEFAULT_CLASS))
-    assert policy.class_of(path="/", model="m", headers={}) is wide
+    assert policy.class_of(Facts("/", "m")) is wide
 
 
 def test_a_policy_without_a_catch_all_cannot_be_made() -> None:
