@@ -15,6 +15,7 @@ import uvloop
 
 from proxy import __version__
 from proxy.adapters.clock import SystemClock
+from proxy.adapters.http_protocol import ConnectionBounds
 from proxy.adapters.kv_block_map import KvBlockMap
 from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, Subscription, endpoint_of, subscription
 from proxy.adapters.memory_store import MemoryStore
@@ -105,7 +106,8 @@ async def _serve(
         try:
             endpoints = Endpoints(services)
             log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *addresses)
-            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain, alive)
+            bounds, faults = connection_bounds(policy), services.telemetry.connection_refused
+            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain, bounds, faults, alive)
         finally:
             for task in tasks:
                 task.cancel()
@@ -120,6 +122,12 @@ async def _serve(
             if store is not None:
                 await store.aclose()
     return 0
+
+
+def connection_bounds(policy: Policy) -> ConnectionBounds:
+    """What the policy says of the way in."""
+    limits = policy.limits
+    return ConnectionBounds(limits.head_bytes_max, limits.head_s_max, limits.body_s_max)
 
 
 def redis_store(address: StoreAddress, patience: Store) -> SharedStore:

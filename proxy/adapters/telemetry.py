@@ -18,6 +18,7 @@ from proxy.core.outcome import Mode
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.ports import ProcessState, RequestRecord
+from proxy.wire.connection_faults import ConnectionFault
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 TPOT_SECONDS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
@@ -159,6 +160,12 @@ class PrometheusTelemetry:
         self._reroutes = Counter(
             "kvgate_reroutes", "Requests sent to another replica before the first byte", registry=self.registry
         )
+        self._connections = Counter(
+            "kvgate_connections_refused",
+            "Connections given up before a whole request had come",
+            ("fault",),
+            registry=self.registry,
+        )
         self._tokens = Counter("kvgate_tokens", "Tokens of finished requests", ("kind",), registry=self.registry)
         targets = ("traffic_class", "met")
         self._ttft_targets = Counter(
@@ -205,6 +212,10 @@ class PrometheusTelemetry:
     def internal_error(self, part: str) -> None:
         """Count a fault inside kvgate."""
         self._errors.labels(part).inc()
+
+    def connection_refused(self, fault: ConnectionFault) -> None:
+        """A connection was given up before a whole request had come."""
+        self._connections.labels(fault.value).inc()
 
     def store_called(self, call: str, seconds: float) -> None:
         """The shared store answered a call of that kind."""

@@ -5,9 +5,13 @@ import contextlib
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 import uvicorn
+
+from proxy.adapters.http_protocol import BoundedHttpProtocol, ConnectionBounds
+from proxy.wire.connection_faults import ConnectionFault
 
 
 class Drain(Protocol):
@@ -46,29 +50,34 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _server(app: Callable[..., Awaitable[Any]]) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            log_config=None,
-            timeout_keep_alive=75,  # above the 60 s that load balancers keep a connection idle
-        )
+def server_config(
+    app: Callable[..., Awaitable[Any]], bounds: ConnectionBounds, on_fault: Callable[[ConnectionFault], None]
+) -> uvicorn.Config:
+    """How both ports are served."""
+    return uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", partial(BoundedHttpProtocol, bounds, on_fault)),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        log_config=None,
+        timeout_keep_alive=75,  # above the 60 s that load balancers keep a connection idle
     )
 
 
-async def serve_until(main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, alive: int | None = None) -> None:
-    """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once.
+async def serve_until(
+    main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, bounds: ConnectionBounds,
+    on_fault: Callable[[ConnectionFault], None], alive: int | None = None,
+) -> None:  # fmt: skip
+    """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once. ``on_fault`` is told of each
+    connection that breaks the rules or ``bounds``.
 
     SIGINT comes from somebody at a terminal, not from a load balancer's owner: it refuses new requests from the start. ``alive`` is the
     reading end of a pipe that the parent process holds: its end counts as SIGTERM.
     """
-    servers = [_server(main), _server(admin)]
+    servers = [_Server(server_config(app, bounds, on_fault)) for app in (main, admin)]
     running = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
     told, again = asyncio.Event(), asyncio.Event()
     signals: list[signal.Signals] = []

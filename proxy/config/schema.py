@@ -177,6 +177,9 @@ LIMITS = Section(
     Limits,
     {
         "body_max": Key("body_bytes_max", size("1KiB", "4GiB"), "a body is held in memory while its request waits"),
+        "head_max": Key("head_bytes_max", size("1KiB", "16MiB"), "a head is held in memory until it is whole"),
+        "head_timeout": Key("head_s_max", duration("100ms", "1h"), "who sends no whole head only holds a connection"),
+        "body_timeout": Key("body_s_max", duration("100ms", "1h"), "who sends no whole body holds a connection and memory"),
         "tokenizer_backlog_max": Key("tokenizer_backlog_max", integer(1, 1_000_000), "more would wait for the count alone"),
         "tokenizer_backlog_bytes_max": Key(
             "tokenizer_backlog_bytes_max", size("1KiB", "4GiB"), "more would wait for the count alone"

@@ -131,6 +131,12 @@ class Limits:
 
     # A 1M-token prompt is about 4 MiB of text; the rest is room for images sent inline.
     body_bytes_max: int = 64 * MIB
+    # Request line and header fields: what uvicorn's other parser and so many a vLLM takes; nginx takes 32 KiB.
+    head_bytes_max: int = 64 * KIB
+    # A head is one packet or two: ten seconds span three lost ones. Who takes longer is holding a connection, not sending.
+    head_s_max: float = 10.0
+    # And a second more for each KiB that came, so that a large body on a slow line is not cut off.
+    body_s_max: float = 30.0
     # A prompt of 1k tokens takes about 1 ms: a quarter of a second's work. Beyond it a bound from the byte length must do.
     tokenizer_backlog_max: int = 256
     # Under two seconds of work: two threads tokenize about 5 MB of new text a second.

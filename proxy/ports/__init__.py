@@ -10,6 +10,7 @@ from proxy.core.outcome import Outcome
 from proxy.core.replica import ReplicaFacts, ReplicaSample
 from proxy.ports.store import StoreState
 from proxy.wire.call import Call
+from proxy.wire.connection_faults import ConnectionFault
 
 Headers = list[tuple[bytes, bytes]]
 Message = MutableMapping[str, Any]  # one ASGI event
@@ -266,6 +267,10 @@ class Telemetry(Protocol):
 
     def internal_error(self, part: str) -> None:
         """A part of kvgate failed."""
+        ...
+
+    def connection_refused(self, fault: ConnectionFault) -> None:
+        """A connection was given up before a whole request had come."""
         ...
 
     def store_called(self, call: str, seconds: float) -> None:

@@ -16,7 +16,16 @@ from proxy.serving.identity import caller_of
 from proxy.serving.intake import read_intake
 from proxy.serving.own_routes import OwnRoutes
 from proxy.serving.pass_through import PassThrough
-from proxy.serving.services import BodyCutOffError, BodyTooLargeError, Scope, Services, read_body, send_answer, target_of
+from proxy.serving.services import (
+    BodyCutOffError,
+    BodyTooLargeError,
+    Scope,
+    Services,
+    announced_bytes,
+    read_body,
+    send_answer,
+    target_of,
+)
 from proxy.wire.answers import Answer, answer
 from proxy.wire.call import CallKind
 from proxy.wire.openai import UnreadableCallError
@@ -66,7 +75,7 @@ class Endpoints:
     async def _forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])
         arrived_s = services.clock.now_s()
-        body = await read_body(receive, services.policy.limits.body_bytes_max)
+        body = await read_body(receive, services.policy.limits.body_bytes_max, announced_bytes(scope))
         services.body_bytes_held += len(body)
         try:
             call = CALLS.get(path) if method == "POST" else None

@@ -84,8 +84,16 @@ class BodyCutOffError(Exception):
     """The client left while it sent its body."""
 
 
-async def read_body(receive: Receive, bytes_max: int) -> bytes:
-    """The whole body. Raises BodyTooLargeError, BodyCutOffError."""
+def announced_bytes(scope: Scope) -> int:
+    """The body's length as the head tells it; 0 where it does not."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]  # type: ignore[assignment]
+    return next((int(value) for name, value in headers if name == b"content-length"), 0)
+
+
+async def read_body(receive: Receive, bytes_max: int, announced: int = 0) -> bytes:
+    """The whole body, of which ``announced`` bytes are to come. Raises BodyTooLargeError, BodyCutOffError."""
+    if announced > bytes_max:
+        raise BodyTooLargeError  # before a byte of it is read or asked for
     message = await receive()
     if message["type"] == "http.disconnect":
         raise BodyCutOffError

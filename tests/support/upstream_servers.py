@@ -149,6 +149,13 @@ async def asgi_server(app: Any) -> AsyncIterator[int]:
     config = uvicorn.Config(
         app, http="httptools", lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False
     )
+    async with served(config) as port:
+        yield port
+
+
+@asynccontextmanager
+async def served(config: uvicorn.Config) -> AsyncIterator[int]:
+    """Serve on this loop by a configuration; yields the port."""
     server = uvicorn.Server(config)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

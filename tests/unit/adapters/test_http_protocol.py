@@ -1,0 +1,226 @@
+"""How large and slow a request may come to the port, at the edges, with a loop whose time the test tells."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from proxy.adapters.http_protocol import BODY_BYTES_PER_S_MIN, BoundedHttpProtocol, ConnectionBounds
+from proxy.wire.connection_faults import ConnectionFault, fault_response
+
+BOUNDS = ConnectionBounds(head_bytes_max=200, head_s_max=10.0, body_s_max=30.0)
+HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
+
+
+class Timer:
+    def __init__(self, due_s: float, call: Callable[[], None]) -> None:
+        self.due_s, self.call, self.off = due_s, call, False
+
+    def cancel(self) -> None:
+        self.off = True
+
+
+class Loop:
+    """Keeps timers and does not run tasks: what is asked of the application is not looked at here."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Callable[..., None], *given: Any) -> Timer:
+        return self.call_at(self.now_s + delay_s, call, *given)
+
+    def call_at(self, due_s: float, call: Callable[..., None], *given: Any) -> Timer:
+        self.timers.append(Timer(due_s, lambda: call(*given)))
+        return self.timers[-1]
+
+    def create_task(self, work: Any) -> "asyncio.Future[None]":
+        work.close()
+        return asyncio.get_running_loop().create_future()
+
+    def go_to(self, now_s: float) -> None:
+        while due := [timer for timer in self.timers if not timer.off and timer.due_s <= now_s]:
+            timer = min(due, key=lambda one: one.due_s)
+            self.timers.remove(timer)
+            self.now_s = timer.due_s
+            timer.call()
+        self.now_s = now_s
+
+
+class Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = self.ended = False
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+async def serve(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError(f"tasks are not run here: {scope}, {receive}, {send}")
+
+
+class Port:
+    """A connection to it."""
+
+    def __init__(self) -> None:
+        self.loop, self.transport = Loop(), Transport()
+        self.faults: list[ConnectionFault] = []
+        config = uvicorn.Config(serve, log_config=None, timeout_keep_alive=75, ws="none")
+        self.protocol = BoundedHttpProtocol(
+            BOUNDS, self.faults.append, config=config, server_state=ServerState(), app_state={}, _loop=self.loop
+        )
+        self.protocol.connection_made(self.transport)
+
+    def gets(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.protocol.data_received(piece)
+
+
+@pytest.fixture
+async def port() -> Port:
+    return Port()
+
+
+async def test_a_silent_connection_is_an_idle_one(port: Port) -> None:
+    port.loop.go_to(1074.9)
+    assert not port.transport.closed
+    port.loop.go_to(1075.0)
+    assert port.transport.closed
+    assert not port.faults
+    assert not port.transport.written
+
+
+async def test_a_head_has_its_time(port: Port) -> None:
+    port.gets(b"GET / HT")
+    port.loop.go_to(1009.9)
+    port.gets(b"TP/1.1\r\nho")  # what comes meanwhile gives it no more
+    assert not port.transport.closed
+    port.loop.go_to(1010.0)
+    assert port.transport.ended
+    assert port.faults == [ConnectionFault.HEAD_TIMEOUT]
+    assert port.transport.written == fault_response(ConnectionFault.HEAD_TIMEOUT)
+    assert not port.transport.closed  # until the other side has, or was given time to read
+    port.loop.go_to(1012.0)
+    assert port.transport.closed
+
+
+async def test_a_whole_request_leaves_no_timer(port: Port) -> None:
+    port.gets(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert [timer for timer in port.loop.timers if not timer.off] == []
+    port.loop.go_to(5000.0)
+    assert not port.transport.closed
+
+
+async def test_a_body_has_its_time_and_more_for_what_comes(port: Port) -> None:
+    port.gets(HEAD)
+    port.loop.go_to(1029.9)
+    port.gets(b"x" * (2 * BODY_BYTES_PER_S_MIN))
+    port.loop.go_to(1031.9)
+    assert not port.transport.closed
+    port.loop.go_to(1032.0)
+    assert port.transport.ended
+    assert port.faults == [ConnectionFault.BODY_TIMEOUT]
+    assert port.transport.written.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_body_in_time_leaves_no_timer(port: Port) -> None:
+    port.gets(HEAD, b"x" * 4500)
+    port.loop.go_to(1029.9)
+    port.gets(b"x" * 4500)
+    port.loop.go_to(5000.0)
+    assert not port.transport.closed
+
+
+async def test_a_body_behind_another_request_has_its_time_from_when_it_is_its_turn(port: Port) -> None:
+    port.gets(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + HEAD)
+    port.loop.go_to(1100.0)
+    assert not port.faults
+    first, _ = port.protocol._answering, port.protocol.pipeline[0]
+    assert first is not None
+    first.response_complete = True
+    port.protocol.on_response_complete()
+    port.loop.go_to(1200.0)
+    assert port.faults == [ConnectionFault.BODY_TIMEOUT]
+
+
+def head_of(size: int) -> bytes:
+    """A head whose target, names and values count ``size`` bytes as they are counted."""
+    field = size - len(b"/") - (len(b"host") + len(b"x") + 4) - (len(b"f") + 4)
+    return b"GET / HTTP/1.1\r\nhost: x\r\nf: " + b"a" * field + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(("size", "refused"), [(199, False), (200, False), (201, True)])
+async def test_a_head_as_large_as_it_may_be(port: Port, size: int, refused: bool) -> None:
+    port.gets(head_of(size))
+    assert port.transport.ended is refused
+    assert port.faults == [ConnectionFault.HEAD_TOO_LARGE] * refused
+    assert port.transport.written.startswith(b"HTTP/1.1 431 ") is refused
+
+
+@pytest.mark.parametrize(("size", "refused"), [(199, False), (200, False), (201, True)])
+async def test_a_head_that_never_ends(port: Port, size: int, refused: bool) -> None:
+    port.gets(b"GET /")
+    for _ in range(size):
+        port.gets(b"a")
+    assert port.transport.ended is refused
+    assert port.faults == [ConnectionFault.HEAD_TOO_LARGE] * refused
+
+
+@pytest.mark.parametrize(("size", "refused"), [(208, False), (209, True)])
+async def test_what_surrounds_a_chunked_body_is_bounded_by_it(port: Port, size: int, refused: bool) -> None:
+    """An extension or trailer that never ends: 200 bytes, and 8 for the one byte of body."""
+    port.gets(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    port.gets(b"1\r\nx\r\n" + b"0\r\nt: " + b"a" * (size - 11))
+    assert port.transport.ended is refused
+    assert port.faults == [ConnectionFault.MALFORMED] * refused
+
+
+async def test_a_body_in_the_smallest_chunks_is_taken(port: Port) -> None:
+    port.gets(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    port.gets(*[b"1\r\nx\r\n"] * 2000, b"0\r\n\r\n")
+    assert not port.faults
+    cycle = port.protocol.cycle
+    assert bytes(cycle.body) == b"x" * 2000
+    assert not cycle.more_body
+
+
+async def test_nothing_is_heard_after_a_fault(port: Port) -> None:
+    port.gets(b"nonsense\r\n\r\n")
+    written = port.transport.written
+    assert written == fault_response(ConnectionFault.MALFORMED)
+    port.gets(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"nonsense")
+    assert port.transport.written == written
+    assert port.faults == [ConnectionFault.MALFORMED]
+
+
+@pytest.mark.parametrize("fault", ConnectionFault)
+def test_every_fault_has_a_response(fault: ConnectionFault) -> None:
+    head, _, body = fault_response(fault).partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+    assert b"connection: close" in head
+    assert b"x-should-retry: false" in head
+    assert f'"code":"{fault.value}"'.encode() in body
