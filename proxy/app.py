@@ -43,6 +43,7 @@ from proxy.serving.endpoints import Endpoints
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, Part, StaticCap
 from proxy.serving.outstanding import Outstanding
+from proxy.serving.override import Switches
 from proxy.serving.services import Services
 from proxy.serving.sharing import Sharing
 from proxy.serving.state import process_state
@@ -100,7 +101,7 @@ async def _serve(
         services.access = AdminAccess(settings.admin_token)
         tasks = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
         tasks += [asyncio.create_task(_follow(services, *one)) for one in subscribed]
-        tasks.append(asyncio.create_task(_prepare(services)))
+        tasks += [asyncio.create_task(_prepare(services)), asyncio.create_task(services.switches.run())]
         if services.exchange is not None:
             tasks += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         try:
@@ -158,14 +159,15 @@ def _build(
     guard = Guard(clock, lambda part: telemetry.internal_error(part.value))
     gate = Gate(policy, clock.now_s())
     exchange, leases = None, MemoryStore()
+
+    def tell_gate(event: Event) -> None:
+        dispatcher.feed(event)
+
+    switches = Switches(gate, clock, guard, tell_gate)
     if store is not None:
         member = Member(gate, proxy_name(), policy, clock.now_s())
-
-        def tell_gate(event: Event) -> None:
-            dispatcher.feed(event)
-
         sharing = Sharing(member, store, clock, guard, tell_gate, telemetry.store_called)
-        exchange = Exchange(sharing, policy, admin, clock, guard)
+        exchange = Exchange(sharing, policy, admin, clock, guard, switches)
     dispatcher = Dispatcher(gate, clock, leases if exchange is None else exchange.sharing, guard)
     counters = TokenizerLoader(policy, control, clock, lambda model: _replica_to_ask(services, model))
     feeds, watchers = [], {}
@@ -183,6 +185,7 @@ def _build(
         feeds.append(feed)
         turns = None if exchange is None else exchange.sharing
         watchers[replica.name] = ReplicaWatcher(replica, policy.scrape, feed, dispatcher, guard, report, turns)
+    switches.watch_over(watchers)
     services = Services(
         policy=policy,
         clock=clock,
@@ -193,6 +196,7 @@ def _build(
         guard=guard,
         static_cap=StaticCap(policy.limits.static_cap_per_replica),
         watchers=watchers,
+        switches=switches,
         outstanding=Outstanding(dispatcher, watchers),
         telemetry=telemetry,
         drain=Drain(policy.relay.drain_accept_s, policy.relay.grace_s),

@@ -5,7 +5,7 @@ Keys of an exchange, beside those of the scripts, all of one hash tag:
     kvgate:{POOL}:proxies         hash   proxy -> JSON of its card; whoever finds one older than a lease takes it out
     kvgate:{POOL}:tenants:PERIOD  hash   priority|tenant -> virtual token-time charged by all proxies in these ten minutes
     kvgate:{POOL}:completions     stream the last 5,000 or so requests that ended
-    kvgate:{POOL}:mode            string the mode that rules instead of every proxy's policy, where it is set
+    kvgate:{POOL}:overrides       hash   subject -> JSON of what was said by hand; whoever finds one that is over takes it out
 
 Tenants are named by clients, so their number is bounded by forgetting: a period's hash expires with the next one's end. What others
 charged in the last beat of a period is lost with it.
@@ -23,7 +23,7 @@ from proxy.adapters.redis_scripts import RedisLedger
 from proxy.config.redis_url import StoreAddress
 from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
-from proxy.core.outcome import Mode
+from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 
@@ -83,6 +83,11 @@ class RedisStore:
         """Tell and hear in one round trip. Raises StoreError."""
         return await self._link.call(self._exchange(beat))
 
+    async def override(self, said: Override) -> None:
+        """In the place of what was said of the same subject."""
+        fields = json.dumps(asdict(said))
+        await self._link.call(self._link.client.execute_command("HSET", self._key("overrides"), said.subject, fields))
+
     async def offers(self, proxy: str) -> AsyncIterator[str]:
         """Names of replicas whose room was offered to this proxy's heads. Raises StoreError."""
         channel = self._ledger.channel(proxy)
@@ -120,7 +125,7 @@ class RedisStore:
 
         time = ask("TIME")
         ask("HSET", self._key("proxies"), beat.card.proxy, json.dumps(asdict(beat.card)))
-        cards, mode = ask("HGETALL", self._key("proxies")), ask("GET", self._key("mode"))
+        cards, overrides = ask("HGETALL", self._key("proxies")), ask("HGETALL", self._key("overrides"))
         for (priority, tenant), charge in beat.charges.items():
             ask("HINCRBYFLOAT", tenants, f"{priority}|{tenant}", charge)
         accounts = ask("HGETALL", tenants)
@@ -143,7 +148,7 @@ class RedisStore:
                 accounts=_accounts(replies[accounts]),
                 completions=tuple(one for proxy, one in entries.values() if proxy != beat.card.proxy),
                 completions_seen=next(reversed(entries), beat.completions_seen or "0-0"),
-                mode=_mode(replies[mode]),
+                overrides=await self._lasting(replies[overrides], store_s),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(StoreFault.ANSWER, f"what stands in {self._ledger.prefix}* cannot be read: {error}") from error
@@ -154,6 +159,13 @@ class RedisStore:
         if gone:
             await self._link.client.execute_command("HDEL", self._key("proxies"), *gone)
         return tuple(sorted((card for card in known if card.proxy not in gone), key=lambda card: card.proxy))
+
+    async def _lasting(self, overrides: dict[bytes, bytes], store_s: float) -> tuple[Override, ...]:
+        said = [Override(**json.loads(fields)) for fields in overrides.values()]
+        over = [one.subject for one in said if one.until_s <= store_s]
+        if over:
+            await self._link.client.execute_command("HDEL", self._key("overrides"), *over)
+        return tuple(one for one in said if one.until_s > store_s)
 
 
 def _seconds(reply: Any) -> float:
@@ -182,9 +194,3 @@ def _accounts(reply: Any) -> dict[TenantKey, float]:
         priority, _, tenant = key.decode().partition("|")
         accounts[int(priority), tenant] = float(charge)
     return accounts
-
-
-def _mode(reply: bytes | None) -> str | None:
-    """A word that is no mode is none: the policy's own rules then."""
-    word = reply.decode(errors="replace") if reply else ""
-    return word if word in set(Mode) else None

@@ -75,6 +75,10 @@ class _StateCollector(Collector):
         yield _labelled("kvgate_limit", "The policy's limits, by key", "key", dict(state.limits))
         modes = {mode.value: float(mode.value == state.mode) for mode in Mode}
         yield _labelled("kvgate_mode", "1 for the mode in force", "mode", modes)
+        left_s = {} if state.mode_override_left_s is None else {state.mode: state.mode_override_left_s}
+        yield _labelled("kvgate_mode_override_seconds", "Time left of a mode set by hand", "mode", left_s)
+        drains = dict(state.drain_override_left_s)
+        yield _labelled("kvgate_drain_override_seconds", "Time left of a replica's drain by hand", "replica", drains)
         yield _labelled("kvgate_build_info", "1, by version", "version", {__version__: 1.0})
 
     @staticmethod

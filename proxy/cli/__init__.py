@@ -94,6 +94,24 @@ def _compare() -> CommandModule:
     return compare
 
 
+def _mode() -> CommandModule:
+    from proxy.cli import mode  # noqa: PLC0415
+
+    return mode
+
+
+def _drain() -> CommandModule:
+    from proxy.cli import drain  # noqa: PLC0415
+
+    return drain
+
+
+def _resume() -> CommandModule:
+    from proxy.cli import resume  # noqa: PLC0415
+
+    return resume
+
+
 def _mock_vllm() -> CommandModule:
     from proxy.sim import mock_server  # noqa: PLC0415
 
@@ -138,6 +156,17 @@ COMMANDS = {
         "kvgate compare before.json after.json --plot change.svg",
         _compare,
     ),
+    "mode": Command(
+        "set the mode of running proxies by hand, for a while",
+        'kvgate mode off --for 1h --reason "TTFT doubled since the rollout" --all',
+        _mode,
+    ),
+    "drain": Command(
+        "send nobody new to a replica, for a while",
+        'kvgate drain 10.0.0.5:8000 --for 30m --reason "driver update" --all',
+        _drain,
+    ),
+    "resume": Command("send requests to a drained replica again", "kvgate resume 10.0.0.5:8000 --all", _resume),
     "mock-vllm": Command(
         "serve vLLM's API from a model of its scheduler, without a GPU",
         "kvgate mock-vllm --port 8000",

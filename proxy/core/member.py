@@ -108,13 +108,13 @@ class Member:
             self.due_s = min(self.due_s, now_s + FREED_S)
 
     def reserve(self, effect: Reserve, now_s: float) -> list[Event]:
-        """The gate wants a place: one call, or granted at once while the store is out of touch."""
+        """The gate wants a place: one call; granted at once while the store is out of touch, or where it goes whether it fits or not."""
+        if effect.row is None or (self._parked is None and not self.touch.sharing):
+            self.granted_apart_total += effect.row is not None
+            return [Granted(effect.request_id)]
         if self._parked is not None:
             self._parked.append(effect)
             return []
-        if not self.touch.sharing:
-            self.granted_apart_total += 1
-            return [Granted(effect.request_id)]
         self._reserve(effect, now_s)
         return []
 

@@ -256,6 +256,8 @@ class ProcessState:
     tokenizer_backlog_bytes: int
     limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
     store: StoreState | None = None  # None: this proxy is alone
+    mode_override_left_s: float | None = None  # None: the policy file rules
+    drain_override_left_s: tuple[tuple[str, float], ...] = ()  # by replica
 
 
 class Telemetry(Protocol):

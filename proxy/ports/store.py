@@ -11,6 +11,7 @@ from typing import Protocol
 
 from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
+from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 
 
@@ -62,7 +63,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class BeatReply:
-    """What the others told. ``mode`` None: each proxy goes by its policy."""
+    """What the others told. ``overrides`` are those in force, their times the store's; none: each proxy goes by its policy."""
 
     store_s: float
     proxies: tuple[ProxyCard, ...]
@@ -70,7 +71,7 @@ class BeatReply:
     accounts: Mapping[TenantKey, float]  # charged by all proxies together in this period
     completions: tuple[Completion, ...]
     completions_seen: str
-    mode: str | None
+    overrides: tuple[Override, ...] = ()
 
 
 class StorePhase(StrEnum):
@@ -156,6 +157,10 @@ class SharedStore(Protocol):
 
     async def exchange(self, beat: Beat) -> BeatReply:
         """Tell and hear what is not needed on the way of a request."""
+        ...
+
+    async def override(self, said: Override) -> None:
+        """Tell all proxies what was said by hand, in the place of what was said of the same subject; its time is the store's."""
         ...
 
     def offers(self, proxy: str) -> AsyncIterator[str]:

@@ -3,6 +3,7 @@
 ``GET /admin/replicas`` tells per replica, and of a data-parallel server per engine, what the gate believes beside what the engine says;
 ``?history=1`` adds the last comparisons, each made at the instant of its scrape. ``GET /admin/proxies`` tells who shares the
 replicas, by which policy, and how this proxy stands with the store. ``GET /admin/state`` is the gate's own account of itself.
+What changes something is in modules of its own (``serving.admin_overrides``) and needs the admin token.
 """
 
 from dataclasses import asdict
@@ -14,15 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from proxy.serving.admin_overrides import OverrideRoutes, overrides_state, response_of
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
 from proxy.serving.watcher import ReplicaWatcher
-from proxy.wire.answers import Answer
-
-
-def _response(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, media_type="application/json")
 
 
 def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
@@ -36,7 +33,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
         return JSONResponse({"status": "alive"})
 
     async def ready(_: Request) -> Response:
-        return _response(endpoints.ready())
+        return response_of(endpoints.ready())
 
     async def replicas(request: Request) -> Response:
         history = request.query_params.get("history") not in {None, "", "0"}
@@ -59,7 +56,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
         gate = services.dispatcher.gate
         return JSONResponse(
             {
-                "mode": gate.mode,
+                **overrides_state(services),
                 "counters": asdict(gate.counters),
                 "queue": {"requests": len(gate.queue), "tokens": gate.queue.tokens, "bytes": gate.queue.bytes},
                 "open": gate.open_requests,
@@ -77,6 +74,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             Route("/admin/replicas", replicas),
             Route("/admin/proxies", proxies),
             Route("/admin/state", state),
+            *OverrideRoutes(services).routes(),
         ]
     )
 

@@ -2,7 +2,7 @@
 tenants were charged, and how long outputs were (``core.exchange``).
 
 A policy or version that differs is told in the log, in ``/ready`` and in a metric: proxies that treat requests differently are each right
-by their own file, and together are what nobody wrote. A mode set in the store rules over all proxies' policies until it is taken away.
+by their own file, and together are what nobody wrote. What was said by hand to all proxies is heard with every beat (``serving.override``).
 
 A beat that timed out may have been heard, so what it told is not told again; one that failed otherwise is. A proxy that has just started
 reads the last completions first: a restarted fleet remembers.
@@ -18,13 +18,13 @@ from dataclasses import replace
 from functools import partial
 
 from proxy import __version__
-from proxy.core.events import Tick
 from proxy.core.exchange import TenantKey
-from proxy.core.outcome import Mode
+from proxy.core.override import Override
 from proxy.core.policy import Policy
 from proxy.ports import Clock
 from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 from proxy.serving.guard import Guard, InternalFaultError, Part
+from proxy.serving.override import Switches, shifted
 from proxy.serving.sharing import Sharing
 
 ROUNDING = 1e-9  # of a total: the store adds up decimal numbers
@@ -49,7 +49,7 @@ def max_by_priority(clocks: Iterable[Iterable[tuple[int, float]]]) -> dict[int, 
 class Exchange:
     """The beat of one proxy."""
 
-    def __init__(self, sharing: Sharing, policy: Policy, admin: str, clock: Clock, guard: Guard) -> None:
+    def __init__(self, sharing: Sharing, policy: Policy, admin: str, clock: Clock, guard: Guard, switches: Switches) -> None:
         self.digest = policy_digest(policy)
         self.proxies: tuple[ProxyCard, ...] = ()
         self.sharing = sharing
@@ -57,6 +57,8 @@ class Exchange:
         self._admin = admin
         self._clock = clock
         self._guard = guard
+        self._switches = switches
+        switches.others = self
         self._differing: frozenset[str] = frozenset()
         self._told = Beat(ProxyCard("", "", "", "", ""))  # charges and completions of it are to be told still
         self._seen = ""
@@ -104,7 +106,7 @@ class Exchange:
             raise
         member.clock.heard(reply.store_s, asked_s, self._clock.now_s())
         self.sharing.called("exchange", self._clock.now_s() - asked_s)
-        self._take(reply)
+        self._take(reply, asked_s)
         self._learn(beat, reply)
 
     def _learn(self, beat: Beat, reply: BeatReply) -> None:
@@ -137,7 +139,14 @@ class Exchange:
         self._names |= names
         return max(1, len(self._names))
 
-    def _take(self, reply: BeatReply) -> None:
+    async def say(self, override: Override) -> None:
+        """Tell all proxies, which hear it within a beat. Raises StoreError."""
+        member, now_s = self.sharing.member, self._clock.now_s()
+        if not member.clock.known:
+            raise StoreError(StoreFault.CONNECTION, self.sharing.last_error or "the store was not reached yet")
+        await self.sharing.store.override(shifted(override, member.store_s(now_s) - now_s))
+
+    def _take(self, reply: BeatReply, asked_s: float) -> None:
         member = self.sharing.member
         self.proxies = reply.proxies
         member.proxies = self._count({card.proxy for card in reply.proxies})
@@ -151,10 +160,5 @@ class Exchange:
                 ", ".join(sorted(differing)),
             )
         self._differing = differing
-        mode = self._policy.mode if reply.mode is None else Mode(reply.mode)
-        if mode is not member.gate.mode:
-            log.warning(
-                "store.mode mode=%s because=%s", mode, "the store says so" if reply.mode else "the store says nothing any more"
-            )
-            member.gate.mode = mode
-            self._guard.run_now(Part.GATE, partial(self.sharing.feed, Tick()))
+        ahead_s = reply.store_s - self._clock.now_s()
+        self._switches.hear({said.subject: shifted(said, -ahead_s) for said in reply.overrides}, asked_s)

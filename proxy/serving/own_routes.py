@@ -7,6 +7,7 @@ import msgspec
 
 from proxy import __version__
 from proxy.core.outcome import Outcome, Refusal
+from proxy.core.override import MODE
 from proxy.core.replica import ModelCard, ReplicaPhase
 from proxy.ports.store import StorePhase
 from proxy.serving.drain import DrainPhase
@@ -58,6 +59,9 @@ class OwnRoutes:
             "queued": len(gate.queue),
             "replicas": {name: {"phase": watcher.phase, "fault": watcher.fault} for name, watcher in services.watchers.items()},
         }
+        said = services.switches.overrides.in_force(MODE, now_s := services.clock.now_s())
+        if said is not None:
+            state["override"] = {"mode": said.word, "by": said.by, "reason": said.reason, "left_s": said.until_s - now_s}
         if services.exchange is not None:
             sharing = services.exchange.sharing
             state["store"] = {

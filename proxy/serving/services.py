@@ -12,6 +12,7 @@ from proxy.serving.drain import Drain
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, StaticCap
 from proxy.serving.outstanding import Outstanding
+from proxy.serving.override import Switches
 from proxy.serving.ranks import server_of
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import Answer
@@ -31,6 +32,7 @@ class Services:
     guard: Guard
     static_cap: StaticCap
     watchers: Mapping[str, ReplicaWatcher]
+    switches: Switches
     outstanding: Outstanding
     telemetry: Telemetry
     drain: Drain

@@ -1,5 +1,6 @@
 """The process's state as one value, for metrics."""
 
+from proxy.core.override import MODE
 from proxy.core.shared import Answer
 from proxy.ports import ProcessState, ReplicaState
 from proxy.ports.store import StoreState
@@ -14,6 +15,8 @@ def process_state(services: Services) -> ProcessState:
     counts = services.counter.stats()
     now_s = services.clock.now_s()
     queue, limits = policy.queue, policy.limits
+    overrides = services.switches.overrides
+    said = overrides.in_force(MODE, now_s)
     return ProcessState(
         mode=gate.mode,
         guard_tripped=services.guard.tripped,
@@ -47,6 +50,8 @@ def process_state(services: Services) -> ProcessState:
             ("limits.tokenizer_backlog_max", limits.tokenizer_backlog_max),
             ("limits.tokenizer_backlog_bytes_max", limits.tokenizer_backlog_bytes_max),
         ),
+        mode_override_left_s=None if said is None else said.until_s - now_s,
+        drain_override_left_s=tuple((name, one.until_s - now_s) for name, one in overrides.drains(now_s).items()),
         store=None if services.exchange is None else store_state(services.exchange, now_s),
     )
 

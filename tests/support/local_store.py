@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
+from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.shared_ledger import SharedLedger
 from proxy.ports import Clock
@@ -29,7 +30,7 @@ class LocalStore:
         self.cards: dict[str, ProxyCard] = {}
         self.accounts: dict[TenantKey, float] = {}
         self.completions: list[tuple[str, Completion]] = []
-        self.mode: str | None = None
+        self.overrides: dict[str, Override] = {}
 
     @property
     def now_s(self) -> float:
@@ -93,7 +94,13 @@ class LocalStore:
         self._answered()
         cards = tuple(replace(card) for card in self.cards.values())
         period = int(self.now_s // PERIOD_S)
-        return BeatReply(self.now_s, cards, period, dict(self.accounts), others, str(read), self.mode)
+        overrides = tuple(said for said in self.overrides.values() if said.until_s > self.now_s)
+        return BeatReply(self.now_s, cards, period, dict(self.accounts), others, str(read), overrides)
+
+    async def override(self, said: Override) -> None:
+        self._asked("override")
+        self.overrides[said.subject] = said
+        self._answered()
 
     async def offers(self, proxy: str) -> AsyncIterator[str]:
         self._asked(f"listen {proxy}")

@@ -12,6 +12,7 @@ from proxy.ports.store import StorePhase
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard
+from proxy.serving.override import Switches
 from proxy.serving.sharing import Sharing
 from tests.support.builders import FakeClock, engine_sample, policy, scrape
 from tests.support.local_store import LocalStore
@@ -39,7 +40,8 @@ class SharingProxy:
         member = Member(self.gate, name, self.policy, clock.now_s())
         self.sharing = Sharing(member, store, clock, guard, self._feed, lambda call, _: self.called.append(call))
         self.dispatcher = Dispatcher(self.gate, clock, self.sharing, guard)
-        self.exchange = Exchange(self.sharing, self.policy, f"http://{name}", clock, guard)
+        self.switches = Switches(self.gate, clock, guard, self._feed)
+        self.exchange = Exchange(self.sharing, self.policy, f"http://{name}", clock, guard, self.switches)
         self.waiting: dict[str, asyncio.Task[object]] = {}
 
     def _feed(self, event: Event) -> None:

@@ -210,6 +210,7 @@ async def proxying(
         records: list[RequestRecord] = []
         _keep_records(services, records)
         watching = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
+        watching.append(asyncio.create_task(services.switches.run()))
         if services.exchange is not None:
             watching += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         if probed:

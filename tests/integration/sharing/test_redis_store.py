@@ -13,6 +13,7 @@ from proxy.adapters.redis_link import PATIENCE_S_MIN
 from proxy.adapters.redis_store import RedisStore
 from proxy.config.redis_url import store_address
 from proxy.core.exchange import Completion
+from proxy.core.override import Override
 from proxy.core.shared import Answer, Head, Rank, RewriteAsk
 from proxy.ports.store import Beat, ProxyCard, StoreError, StoreFault
 from tests.integration.serving.harness import until
@@ -79,10 +80,12 @@ async def test_an_exchange_tells_the_others() -> None:
             assert again.completions == ()
             assert (await a.exchange(Beat(card))).completions == (), "its own it knows"
             assert (await other.exchange(Beat(card))).accounts == {}
-            server.client().set("kvgate:{default}:mode", "observe")
-            assert (await a.exchange(Beat(card))).mode == "observe"
-            server.client().set("kvgate:{default}:mode", "nonsense")
-            assert (await a.exchange(Beat(card))).mode is None
+            said = Override("mode", "observe", "because", "me", now_s + 60.0, "1")
+            await b.override(said)
+            await b.override(Override("drain:r0", "drain", "because", "me", now_s - 1.0, "2"))
+            assert (await a.exchange(Beat(card))).overrides == (said,), "what is over is over"
+            assert server.client().hkeys("kvgate:{default}:overrides") == [b"mode"]
+            assert (await other.exchange(Beat(card))).overrides == ()
 
 
 async def test_who_has_not_beaten_for_long_is_forgotten() -> None:

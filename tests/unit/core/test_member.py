@@ -8,9 +8,10 @@ from proxy.core.events import Arrive, Cancelled, Event, Granted, Observed, Peers
 from proxy.core.gate import Gate
 from proxy.core.lease import Lease
 from proxy.core.member import Member
+from proxy.core.outcome import Mode
 from proxy.core.policy import Policy
 from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
-from proxy.core.shared import Answer, Load, Rank, ReserveReply, row_of
+from proxy.core.shared import Answer, Load, Rank, ReserveReply, load_of, row_of
 from proxy.core.shared_ledger import SharedLedger
 from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 from tests.support.builders import demand
@@ -270,3 +271,22 @@ def test_an_answer_to_what_was_given_up_is_not_heard() -> None:
     call = CallReserve.__new__(CallReserve)
     object.__setattr__(call, "request_id", "q")
     assert side.member.answered(call, ReserveReply(Answer.GRANTED, 0.0), store_s=0.0, asked_s=0.6, now_s=0.9) == []
+
+
+def test_what_goes_whether_it_fits_or_not_is_granted_without_the_store_and_told_to_it() -> None:
+    """The gate observes: nothing is asked, and others still see what is there."""
+    ledger = SharedLedger()
+    side, other = Side(ledger, "a"), Side(ledger, "b")
+    side.beats(0.0, 5)
+    next_s = other.beats(0.0, 5)
+    side.gate.mode = Mode.OBSERVE
+    (reserve,) = side.gate.handle(Arrive(demand("q", arrived_s=next_s)), next_s)
+    assert isinstance(reserve, Reserve)
+    assert side.member.reserve(reserve, next_s) == [Granted("q")]
+    assert side.member.take_calls() == []
+    assert side.member.granted_apart_total == 0, "the store is in reach"
+    side.beats(next_s, 5)
+    other.told.clear()
+    other.beats(next_s, 5)
+    told = [event.others for event in other.told if isinstance(event, PeersTold)]
+    assert load_of(told[-1].row).leases == 1.0

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.core.events import Arrive, Finished
 from proxy.core.outcome import Mode, Outcome
+from proxy.core.override import Override
 from proxy.core.policy import Policy
 from proxy.ports.store import StoreError, StoreFault
 from tests.support.builders import FakeClock, demand, policy
@@ -69,10 +70,10 @@ async def test_another_policy_is_told_once(pool: Pool, caplog: pytest.LogCapture
 
 async def test_a_mode_in_the_store_rules_until_it_is_taken_away(pool: Pool) -> None:
     a = pool.proxy("a")
-    pool.store.mode = "observe"
+    pool.store.overrides["mode"] = Override("mode", "observe", "because", "me", pool.store.now_s + 10.0, "1")
     await a.exchange.beat()
     assert a.gate.mode is Mode.OBSERVE
-    pool.store.mode = None
+    pool.store.overrides.clear()
     await a.exchange.beat()
     assert a.gate.mode is Mode.ENFORCE
 
