@@ -3,11 +3,21 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from enum import StrEnum
+
+from proxy.config.secret_forms import SECRET
+
+
+class Severity(StrEnum):
+    """Whether a policy can be used as it is."""
+
+    FAULT = "fault"  # no
+    WARNING = "warning"  # yes, but something in it has no effect or hardly the one that was meant
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. Lines and columns count from 1; 0 stands for the file as a whole."""
+    """One fault or warning. Lines and columns count from 1; 0 stands for the file as a whole."""
 
     file: str
     line: int
@@ -16,11 +26,13 @@ class Fault:
     got: str
     allowed: str
     because: str
+    severity: Severity = Severity.FAULT
 
     def __str__(self) -> str:
-        """Return ``file:line:column: key: got …; allowed …; because …``, the form editors jump to."""
+        """Return ``file:line:column: key: got …; allowed …; because …``, the form editors jump to; a warning says so behind its place."""
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        return f"{place}: {self.key}: got {self.got}; allowed {self.allowed}; because {self.because}"
+        what = "warning: " if self.severity is Severity.WARNING else ""
+        return f"{place}: {what}{self.key}: got {self.got}; allowed {self.allowed}; because {self.because}"
 
     def as_dict(self) -> dict[str, str | int]:
         """Return the fields, for a program."""
@@ -35,6 +47,10 @@ class PolicyError(Exception):
         super().__init__("\n".join(str(fault) for fault in self.faults))
 
 
+class UnreadableError(PolicyError):
+    """There is no text to judge: the file is not there, or is none of text."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean "x"?)`` for a word close to a known one, else nothing."""
     close = get_close_matches(word.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
@@ -42,7 +58,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, longest: int = 60) -> str:
-    """Return user text fit for one line of an error: escaped where it would not print, and cut when it is long."""
+    """Return user text fit for one line of an error: without secrets, escaped where it would not print, and cut when it is long."""
+    text = SECRET.sub("…", text)
     shown = text if len(text) <= longest else text[: longest - 1] + "…"
     return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
 

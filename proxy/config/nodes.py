@@ -5,22 +5,26 @@ from collections.abc import Iterator
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from proxy.config.faults import Fault, printable, quoted
+from proxy.config.faults import Fault, Severity, printable, quoted
 
 FILE_BYTES_MAX = 1024 * 1024  # a policy of a thousand replicas is a tenth of this; more is the wrong file
 
 
 class Faults:
-    """Collects the faults of one file."""
+    """Collects the faults of one file, and apart from them what is only warned of."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.found: list[Fault] = []
+        self.warned: list[Fault] = []
 
     def add(self, node: Node | None, key: str, *, got: str, allowed: str, because: str) -> None:
         """Note a fault at a node, or in the file as a whole."""
-        line, column = (0, 0) if node is None else (node.start_mark.line + 1, node.start_mark.column + 1)
-        self.found.append(Fault(self.file, line, column, key, got, allowed, because))
+        self.found.append(Fault(self.file, *_place(node), key, got, allowed, because))
+
+    def warn(self, node: Node | None, key: str, *, got: str, allowed: str, because: str) -> None:
+        """Note what has no effect, or hardly the one that was meant. The policy can be used."""
+        self.warned.append(Fault(self.file, *_place(node), key, got, allowed, because, Severity.WARNING))
 
     def add_at(self, line: int, column: int, *, got: str, allowed: str, because: str) -> None:
         """Note a fault of the YAML itself; line and column count from 1."""
@@ -28,7 +32,19 @@ class Faults:
 
     def in_order(self) -> list[Fault]:
         """Return the faults as they stand in the file."""
-        return sorted(self.found, key=lambda fault: (fault.line, fault.column))
+        return sorted(self.found, key=_standing)
+
+    def warnings(self) -> list[Fault]:
+        """Return the warnings as they stand in the file."""
+        return sorted(self.warned, key=_standing)
+
+
+def _place(node: Node | None) -> tuple[int, int]:
+    return (0, 0) if node is None else (node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _standing(fault: Fault) -> tuple[int, int]:
+    return fault.line, fault.column
 
 
 def compose(text: str, faults: Faults) -> MappingNode | None:

@@ -1,8 +1,6 @@
 """The command line: help, one-line errors and exit codes."""
 
-import json
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -70,27 +68,3 @@ def test_settings_faults_come_one_a_line(capsys: pytest.CaptureFixture[str], mon
         'kvgate serve: KVGATE_KV_BLOCKS: got "many"',
         "kvgate serve: --workers: got 2",
     ]
-
-
-def test_check_tells_good_from_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
-    good.write_text("replicas: [http://a]\nclasses: [{name: a, match: {model: x}}]\n")
-    bad.write_text("mode: onn\nquee: {}\n")
-    assert exit_of(["check", str(good)]) == 0
-    assert capsys.readouterr().out == f"{good}: good: mode enforce, 1 replica, 2 classes\n"
-    assert exit_of(["check", str(good), str(bad)]) == 1
-    assert [line.split(": got")[0] for line in capsys.readouterr().err.splitlines()] == [f"{bad}:1:7: mode", f"{bad}:2:1: quee"]
-
-
-def test_check_prints_the_schema_that_editors_take(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_of(["check", "--schema"]) == 0
-    assert json.loads(capsys.readouterr().out)["properties"]["mode"]["enum"] == ["enforce", "observe", "off"]
-
-
-def test_check_for_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = tmp_path / "bad.yaml"
-    bad.write_text("mode: onn\n")
-    assert exit_of(["check", "--json", str(bad), str(tmp_path / "none.yaml")]) == 1
-    first, second = json.loads(capsys.readouterr().out)["files"]
-    assert (first["good"], first["faults"][0]["line"], first["faults"][0]["key"]) == (False, 1, "mode")
-    assert second["faults"][0]["got"] == "a file that cannot be opened (no such file or directory)"
