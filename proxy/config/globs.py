@@ -4,9 +4,11 @@ Globs are ``fnmatch``'s: ``*``, ``?``, ``[ab]``, ``[!ab]``. The answer yes is al
 question marks are ordered (``*?`` and ``?*``) get a no. A class that is called unreachable is unreachable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
 
-from proxy.core.policy_classes import Match
+from proxy.core.policy_classes import Match, TokenRange
 
 CELLS_MAX = 10_000  # of the table below: globs of a hundred characters each; longer ones are compared as they stand
 ANY, STAR = "?", "*"
@@ -62,11 +64,37 @@ def _listed(token: str) -> frozenset[str] | None:
 
 
 def covers(earlier: Match, later: Match) -> bool:
-    """Whether every request of ``later`` is one of ``earlier``."""
-    model = earlier.model is None or (later.model is not None and takes_all_of(earlier.model, later.model))
-    path = earlier.path is None or takes_all_of(earlier.path, later.path or STAR)
-    return model and path and _headers_cover(dict(earlier.headers), dict(later.headers))
+    """Whether every request of ``later`` is one of ``earlier``. A kind of condition that is not known here must be the same in both."""
+    for name in (part.name for part in fields(Match)):
+        wide, narrow = getattr(earlier, name), getattr(later, name)
+        if name == "path" and narrow is None:
+            narrow = STAR  # every request has one
+        if wide in (None, ()) or wide == narrow:
+            continue
+        if narrow in (None, ()) or name not in _TAKES or not _TAKES[name](wide, narrow):
+            return False
+    return True
 
 
-def _headers_cover(earlier: Mapping[str, str], later: Mapping[str, str]) -> bool:
-    return all(name in later and takes_all_of(glob, later[name]) for name, glob in earlier.items())
+def _headers_take(wide: Sequence[tuple[str, str]], narrow: Sequence[tuple[str, str]]) -> bool:
+    has = dict(narrow)
+    return all(name in has and takes_all_of(glob, has[name]) for name, glob in wide)
+
+
+def _range_takes(wide: TokenRange, narrow: TokenRange) -> bool:
+    return wide.least <= narrow.least and (wide.most is None or (narrow.most is not None and narrow.most <= wide.most))
+
+
+def _keys_take(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    return set(narrow) <= set(wide)
+
+
+_TAKES: dict[str, Callable[[Any, Any], bool]] = {
+    "model": takes_all_of,
+    "path": takes_all_of,
+    "tenant": takes_all_of,
+    "lora": takes_all_of,
+    "headers": _headers_take,
+    "key_sha256": _keys_take,
+    "prompt_tokens": _range_takes,
+}

@@ -1,5 +1,6 @@
 """Which globs and matches cover which."""
 
+from dataclasses import fields
 from fnmatch import fnmatchcase
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.globs import covers, takes_all_of
-from proxy.core.policy_classes import Match
+from proxy.core.policy_classes import Match, TokenRange
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,26 @@ def test_very_long_globs_are_compared_as_they_stand() -> None:
         (Match(headers=(("x", "a*"),)), Match(headers=(("x", "ab"), ("y", "1"))), True),
         (Match(headers=(("x", "*"),)), Match(headers=(("y", "1"),)), False),
         (Match(headers=(("x", "a"), ("y", "1"))), Match(headers=(("x", "a"),)), False),
+        (Match(tenant="x"), Match(), False),
+        (Match(tenant="x*"), Match(tenant="xy", lora="*"), True),
+        (Match(lora="*"), Match(model="m"), False),
+        (Match(stream=True), Match(stream=True, path="/x"), True),
+        (Match(stream=True), Match(stream=False), False),
+        (Match(stream=False), Match(), False),
+        (Match(key_sha256=("a", "b")), Match(key_sha256=("b",)), True),
+        (Match(key_sha256=("a",)), Match(key_sha256=("a", "b")), False),
+        (Match(prompt_tokens=TokenRange(10)), Match(prompt_tokens=TokenRange(10, 20)), True),
+        (Match(prompt_tokens=TokenRange(0, 20)), Match(prompt_tokens=TokenRange(10, 20)), True),
+        (Match(prompt_tokens=TokenRange(0, 20)), Match(prompt_tokens=TokenRange(10)), False),
+        (Match(prompt_tokens=TokenRange(10)), Match(), False),
     ],
 )
 def test_matches_that_cover(earlier: Match, later: Match, wanted: bool) -> None:
     assert covers(earlier, later) is wanted
+
+
+@pytest.mark.parametrize("name", [part.name for part in fields(Match)])
+def test_no_condition_is_overlooked(name: str) -> None:
+    """One that is set in the earlier match alone leaves something to the later one."""
+    values = {"headers": (("x", "1"),), "key_sha256": ("a",), "stream": True, "prompt_tokens": TokenRange(1)}
+    assert not covers(Match(**{name: values.get(name, "a")}), Match())  # type: ignore[arg-type]
