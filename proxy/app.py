@@ -44,6 +44,7 @@ from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, Part, StaticCap
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
+from proxy.serving.request_ids import RequestIds
 from proxy.serving.services import Services
 from proxy.serving.sharing import Sharing
 from proxy.serving.state import process_state
@@ -158,14 +159,14 @@ def _build(
     telemetry = PrometheusTelemetry(lambda: process_state(services))
     guard = Guard(clock, lambda part: telemetry.internal_error(part.value))
     gate = Gate(policy, clock.now_s())
-    exchange, leases = None, MemoryStore()
+    exchange, leases, name = None, MemoryStore(), proxy_name()
 
     def tell_gate(event: Event) -> None:
         dispatcher.feed(event)
 
     switches = Switches(gate, clock, guard, tell_gate)
     if store is not None:
-        member = Member(gate, proxy_name(), policy, clock.now_s())
+        member = Member(gate, name, policy, clock.now_s())
         sharing = Sharing(member, store, clock, guard, tell_gate, telemetry.store_called)
         exchange = Exchange(sharing, policy, admin, clock, guard, switches)
     dispatcher = Dispatcher(gate, clock, leases if exchange is None else exchange.sharing, guard)
@@ -203,6 +204,7 @@ def _build(
         credentials=credentials,
         chance=random.random,
         request_id=lambda: uuid.uuid4().hex,
+        request_ids=RequestIds(name),
         exchange=exchange,
     )
     return services, feeds

@@ -29,7 +29,6 @@ class Course:
     """What is noted about one request on its way, for the record at its end."""
 
     intake: Intake
-    request_id: str = ""
     counted: PromptCount | None = None
     admission: Admission | None = None
     replica: str | None = None
@@ -87,7 +86,6 @@ class Calls:
             raise ShedError(context_overflow(error.tokens_min, context, exact=error.exact)) from error
         course.counted = counted
         demand = demand_of(services, intake, counted)
-        course.request_id = demand.request_id
         place = dispatcher.admitted(demand, receive, streaming=intake.call.stream)
         # Entered by hand, so that a fault of the gate is told from a fault of the relay inside the bracket.
         admission = course.admission = await guard.run(Part.GATE, place.__aenter__(), EXPECTED)
@@ -245,7 +243,7 @@ class Calls:
                 tpot_s = (result.last_byte_s - result.first_token_s) / (output - 1)
         counted = course.counted
         return RequestRecord(
-            request_id=course.request_id,
+            request_id=intake.fields.get("x-request-id", ""),
             route=intake.route,
             outcome=course.outcome,
             gate=course.refusal.gate if course.refusal is not None else None,

@@ -1,9 +1,31 @@
 """The client's side of a request whose body was read."""
 
-from proxy.ports import Receive
+from proxy.ports import Message, Receive, Send
+from proxy.serving.request_ids import named
 
 
 async def client_leaves(receive: Receive) -> None:
     """Return when the client has disconnected; its body was already read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class NamedSend:
+    """A ``send`` that puts the id into the response's head, in place of an engine's own. ``plain`` sends what comes after the head."""
+
+    __slots__ = ("plain", "request_id")
+
+    def __init__(self, plain: Send, request_id: bytes) -> None:
+        self.plain = plain
+        self.request_id = request_id
+
+    async def __call__(self, message: Message) -> None:
+        """Send one message."""
+        if message["type"] == "http.response.start":
+            message["headers"] = named(message["headers"], self.request_id)
+        await self.plain(message)
+
+
+def after_head(send: Send) -> Send:
+    """What sends the rest of a response whose head is out, without a step in between for each piece of it."""
+    return send.plain if isinstance(send, NamedSend) else send

@@ -18,7 +18,7 @@ from proxy.serving.access import error_answer
 from proxy.serving.intake import header_fields
 from proxy.serving.own_routes import json_answer
 from proxy.serving.relay import RelayEnd, RelayRequest, relay
-from proxy.serving.services import Scope, Services, read_body, send_answer, target_of
+from proxy.serving.services import Scope, Services, announced_bytes, read_body, send_answer, target_of
 from proxy.wire.answers import Answer, answer
 from proxy.wire.routes import closed_path, opened
 
@@ -61,7 +61,7 @@ class ControlRoutes:
             await send_answer(send, refused)
             return
         target = fields[TARGET_HEADER]
-        body = await read_body(receive, self.services.policy.limits.body_bytes_max)
+        body = await read_body(receive, self.services.policy.limits.body_bytes_max, announced_bytes(scope))
         log.warning("control.sent method=%s path=%s replica=%s", method, path, target)
         if target == ALL:
             await self._to_all(scope, method, headers, body, send)

@@ -9,13 +9,15 @@ Raw ASGI, because the route of a request decides what a proxy costs (design §8)
 """
 
 from proxy.core.outcome import Outcome, Refusal
-from proxy.ports import Receive, Send
+from proxy.ports import Headers, Receive, Send
 from proxy.serving.calls import Calls
+from proxy.serving.client import NamedSend
 from proxy.serving.control_routes import ControlRoutes
 from proxy.serving.identity import caller_of
 from proxy.serving.intake import read_intake
 from proxy.serving.own_routes import OwnRoutes
 from proxy.serving.pass_through import PassThrough
+from proxy.serving.request_ids import in_body, named
 from proxy.serving.services import (
     BodyCutOffError,
     BodyTooLargeError,
@@ -53,31 +55,45 @@ class Endpoints:
             await send_answer(send, self._own.answer(path))
             return
         services = self._services
-        if services.drain.refusing:
-            message = "This proxy is shutting down."
-            refusal = Refusal(Outcome.DRAINING, gate="drain", message=message, policy_key="relay.drain_accept", retry_after_s=1.0)
-            await send_answer(send, answer(refusal, jitter=services.chance(), brief=services.brief))
-            return
-        if services.drain.under_way >= services.policy.limits.connections_max:
-            await send_answer(send, answer(self._too_many(), jitter=services.chance(), brief=services.brief))
+        headers: Headers = scope["headers"]  # type: ignore[assignment]
+        request_id, given = services.request_ids.of(headers)
+        named_send = NamedSend(send, request_id)
+        refused = self._refused()
+        if refused is not None:
+            await send_answer(named_send, refused)
             return
         with services.drain.request():
             try:
                 if kind is RouteKind.CLOSED:
-                    await self._control.serve(scope, receive, send)
+                    await self._control.serve(renamed(scope, request_id), receive, named_send)
                 else:
-                    await self._forwarded(scope, receive, send)
+                    await self._forwarded(scope, receive, named_send, given=given)
             except BodyCutOffError:
                 return
             except BodyTooLargeError:
-                await send_answer(send, answer(self._too_large(), jitter=0.0, brief=services.brief))
+                await send_answer(named_send, answer(self._too_large(), jitter=0.0, brief=services.brief))
 
-    async def _forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _refused(self) -> Answer | None:
+        """What every request is answered at present."""
+        services = self._services
+        if services.drain.refusing:
+            message = "This proxy is shutting down."
+            refusal = Refusal(Outcome.DRAINING, gate="drain", message=message, policy_key="relay.drain_accept", retry_after_s=1.0)
+        elif services.drain.under_way >= services.policy.limits.connections_max:
+            refusal = self._too_many()
+        else:
+            return None
+        return answer(refusal, jitter=services.chance(), brief=services.brief)
+
+    async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> None:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])
         arrived_s = services.clock.now_s()
         body = await read_body(receive, services.policy.limits.body_bytes_max, announced_bytes(scope))
         services.body_bytes_held += len(body)
         try:
+            if not given:
+                send.request_id = in_body(body) or send.request_id
+                scope = renamed(scope, send.request_id)
             call = CALLS.get(path) if method == "POST" else None
             if call is not None and await self._call(call, scope, path, body, arrived_s, receive, send):
                 return
@@ -116,3 +132,9 @@ class Endpoints:
     def ready(self) -> Answer:
         """Whether load balancers should send requests here."""
         return self._own.ready()
+
+
+def renamed(scope: Scope, request_id: bytes) -> Scope:
+    """The same request under this id."""
+    headers: Headers = scope["headers"]  # type: ignore[assignment]
+    return {**scope, "headers": named(headers, request_id)}

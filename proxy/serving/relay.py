@@ -22,7 +22,7 @@ from enum import StrEnum
 from types import TracebackType
 
 from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
-from proxy.serving.client import client_leaves
+from proxy.serving.client import after_head, client_leaves
 from proxy.wire.answer_usage import BodyTail, Usage
 from proxy.wire.sse import StreamObserver, UsageStripper
 
@@ -199,7 +199,7 @@ class _Relay:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _copy(self, response: UpstreamResponse) -> None:
-        read, send, now_s = response.read, self._send, self._clock.now_s
+        read, send, now_s = response.read, after_head(self._send), self._clock.now_s
         stream, body, stripper, on_progress = self._stream, self._body, self._stripper, self._hooks.on_progress
         while data := await read():
             self._last_byte_s = now_s()

@@ -14,6 +14,7 @@ from proxy.serving.guard import Guard, StaticCap
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
 from proxy.serving.ranks import server_of
+from proxy.serving.request_ids import RequestIds
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import Answer
 
@@ -38,7 +39,8 @@ class Services:
     drain: Drain
     credentials: Mapping[str, Headers]  # headers that go with every request to a replica
     chance: Callable[[], float]  # [0, 1), for jitter
-    request_id: Callable[[], str]
+    request_id: Callable[[], str]  # of leases, which must be unique; clients see request_ids
+    request_ids: RequestIds
     loading: Callable[[], bool]  # whether a tokenizer is on its way
     body_bytes_held: int = field(default=0)
     access: AdminAccess = field(default_factory=AdminAccess)

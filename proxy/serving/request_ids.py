@@ -1,0 +1,54 @@
+"""The name of a request, ``X-Request-Id``: kept where the client gave one, else made; sent to the replica, returned, and logged.
+
+vLLM names its answers after it (``chatcmpl-ID``), so one word finds a request in the client's log, ours and the engine's. A given one
+that is no single word of at most 128 printable ASCII characters is replaced: it ends up in logs. A body's own ``request_id``, which vLLM
+takes where the header is absent, counts as given. Ids are not unique when clients repeat them; nothing here relies on it.
+"""
+
+import itertools
+import re
+
+import msgspec
+
+from proxy.ports import Headers
+
+NAME = b"x-request-id"
+_SANE = re.compile(rb"[\x21-\x7e]{1,128}")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_IN_BODY = b'"request_id"'
+READ_BODY_BYTES_MAX = 1024 * 1024  # a longer body is not parsed for it: that would take the event loop some milliseconds
+
+
+class _Body(msgspec.Struct):
+    request_id: str | None = None
+
+
+class RequestIds:
+    """Makes ids that name the proxy: ``kvgate-PROXY-NUMBER``."""
+
+    def __init__(self, proxy: str) -> None:
+        self._prefix = f"kvgate-{_NOT_IN_NAMES.sub('-', proxy)[:80]}-".encode()
+        self._numbers = itertools.count(1)
+
+    def of(self, headers: Headers) -> tuple[bytes, bool]:
+        """The id of a request with these headers (names in lower case), and whether the client gave it."""
+        given = [value for name, value in headers if name == NAME]
+        if len(given) == 1 and _SANE.fullmatch(given[0]):
+            return given[0], True
+        return b"%b%x" % (self._prefix, next(self._numbers)), False
+
+
+def in_body(body: bytes) -> bytes | None:
+    """The id that a JSON body gives; None where it gives none, or none that can be used."""
+    if _IN_BODY not in body or len(body) > READ_BODY_BYTES_MAX:
+        return None
+    try:
+        found = (msgspec.json.decode(body, type=_Body).request_id or "").encode()
+    except msgspec.DecodeError:
+        return None
+    return found if _SANE.fullmatch(found) else None
+
+
+def named(headers: Headers, request_id: bytes) -> Headers:
+    """The headers with this id in place of any other."""
+    return [*(field for field in headers if field[0] != NAME), (NAME, request_id)]
