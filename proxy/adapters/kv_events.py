@@ -59,15 +59,19 @@ class ZmqSubscription:
         self._socket.close(linger=0)
 
 
-def subscription(endpoint: str) -> Subscription:
-    """Subscribe to ``endpoint`` (``tcp://HOST:PORT``). Raises KvEventsUnavailableError."""
+def zmq_for(endpoint: str) -> Any:
+    """What subscribes to ``endpoint``. Raises KvEventsUnavailableError."""
     try:
-        zmq = importlib.import_module("zmq.asyncio")
+        return importlib.import_module("zmq.asyncio")
     except ImportError as error:
         raise KvEventsUnavailableError(
             f"replicas[].kv_events is set ({endpoint}) and needs pyzmq: pip install 'kvgate[kv-events]', or leave the key out"
         ) from error
-    return ZmqSubscription(zmq, endpoint)
+
+
+def subscription(endpoint: str) -> Subscription:
+    """Subscribe to ``endpoint`` (``tcp://HOST:PORT``). Raises KvEventsUnavailableError."""
+    return ZmqSubscription(zmq_for(endpoint), endpoint)
 
 
 def endpoint_of(endpoint: str, rank: int) -> str:

@@ -12,7 +12,7 @@ process does not count: ``adapters.stall_proof``), ``timeout`` (no head, or a si
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -41,17 +41,20 @@ class UpstreamLimits:
 class _OriginPool:
     """Connections to one origin."""
 
-    def __init__(self, origin: Origin, limits: UpstreamLimits, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, origin: Origin, limits: UpstreamLimits, tls: ssl.SSLContext | None, on_end: Callable[["_OriginPool"], None]
+    ) -> None:
         self._origin = origin
         self._limits = limits
         self._tls = tls
+        self._on_end = on_end  # told when the last connection of one that takes no more is closed
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._idle: deque[Connection] = deque()  # the longest idle first
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self.closed = False
+        self.closed = self.retired = False
         self.all_closed = asyncio.Event()
 
     @property
@@ -99,7 +102,7 @@ class _OriginPool:
         return None
 
     def _take_back(self, connection: Connection) -> None:
-        if self.closed:
+        if self.closed or self.retired:
             connection.abort()
             return
         connection.idle_since_s = self._loop.time()
@@ -178,9 +181,18 @@ class _OriginPool:
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-        if self.closed and not self._connections:
+        if (self.closed or self.retired) and not self._connections:
             self.all_closed.set()
+            self._on_end(self)
         self._wake_one()
+
+    def retire(self) -> None:
+        """Close idle connections now, the others as their exchanges end."""
+        self.retired = True
+        while self._idle:
+            self._idle.pop().abort()
+        if not self._connections:
+            self._on_end(self)
 
     def close(self) -> None:
         """Close every connection; what is still being exchanged fails."""
@@ -207,6 +219,7 @@ class HttpUpstream:
         self._tls = tls
         self._tls_default: ssl.SSLContext | None = None
         self._pools: dict[str, _OriginPool] = {}
+        self._retired: set[_OriginPool] = set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -219,17 +232,19 @@ class HttpUpstream:
         return await pool.open(method, target, headers, body)
 
     def forget(self, base_url: str) -> None:
-        """Drop a replica that is gone for good: its connections are closed, and a later ``open`` starts anew."""
+        """Drop a replica that is gone for good: connections are closed as they fall idle, and a later ``open`` starts anew."""
         pool = self._pools.pop(base_url, None)
         if pool is not None:
-            pool.close()
+            self._retired.add(pool)
+            pool.retire()
 
     async def aclose(self) -> None:
         """Close every connection; unfinished responses fail, and ``open`` is refused from now on."""
         self._closed = True
-        for pool in self._pools.values():
+        pools = [*self._pools.values(), *self._retired]
+        for pool in pools:
             pool.close()
-        for pool in self._pools.values():
+        for pool in pools:
             await pool.all_closed.wait()
 
     def _add_pool(self, base_url: str) -> _OriginPool:
@@ -239,7 +254,7 @@ class HttpUpstream:
             origin = parse_base_url(base_url)
         except FieldError as exc:
             raise UpstreamError("connect", str(exc)) from exc
-        pool = self._pools[base_url] = _OriginPool(origin, self._limits, self._tls_for(base_url, origin))
+        pool = self._pools[base_url] = _OriginPool(origin, self._limits, self._tls_for(base_url, origin), self._retired.discard)
         return pool
 
     def _tls_for(self, base_url: str, origin: Origin) -> ssl.SSLContext | None:

@@ -124,9 +124,16 @@ class Tick:
     """Time passed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaGone:
+    """A replica is none of ours any more: nothing is left of it. Requests that still run there go on without a place."""
+
+    replica: str
+
+
 StoreEvent = PeersTold | RecordTold | Offered
 RequestEvent = Granted | Refused | Reroute | Cancelled | Finished
-ReplicaEvent = Observed | ReplicaFound | ReplicaChanged
+ReplicaEvent = Observed | ReplicaFound | ReplicaChanged | ReplicaGone
 Event = Arrive | RequestEvent | ReplicaEvent | StoreEvent | CacheTold | Tick
 
 

@@ -6,9 +6,11 @@ engine epoch (counters fell, start time changed). Leases of an epoch that ended 
 
 from collections.abc import Iterator
 from math import ceil, inf
+from typing import assert_never
 
 from proxy.core.book import REFRESH_S_MIN, Book
 from proxy.core.demand import Demand
+from proxy.core.events import Observed, ReplicaChanged, ReplicaEvent, ReplicaFound, ReplicaGone
 from proxy.core.feedback import Feedback
 from proxy.core.grid import Grid
 from proxy.core.kv_shape import KvLayout
@@ -24,6 +26,13 @@ REBUILD_COMPLETIONS = 25
 REBUILD_S_MIN = 0.1  # however many completed: it goes through everybody who runs
 REBUILD_S_LATE = 4.0 * REBUILD_S  # on a decision only when nothing else did for so long
 REFRESH_GAP_S = 0.01  # Ticks that only refresh come no closer together
+
+Alike = tuple[int, int, KvLayout, str]  # replicas of which forecasts are the same
+
+
+def _alike(spec: ReplicaSpec) -> Alike:
+    """What a fitted one learns is its own."""
+    return spec.context_tokens_max, spec.block_size, spec.kv_shape.layout, spec.name if spec.kv_layout.fitted else ""
 
 
 def forwardable(books: list[Book]) -> list[Book]:
@@ -50,7 +59,7 @@ class Fleet:
             None  # when a refresh is due, and the fastest clock's rate; None: not known any more
         )
         self._late_s = now_s
-        self._newcomers: dict[tuple[int, int, KvLayout, str], Newcomers] = {}
+        self._newcomers: dict[Alike, Newcomers] = {}
         self._refreshed_s = now_s
         self._rebuilt_s = now_s
         self._rebuilt_completions = 0
@@ -141,6 +150,21 @@ class Fleet:
             for book in self.of_model(demand.length_class.model)
         )
 
+    def told(self, event: ReplicaEvent, now_s: float) -> str | None:
+        """Take in what happened to a replica. Returns its name where its engine is over, so that its leases are void."""
+        match event:
+            case Observed(sample):
+                return sample.replica if self.observed(sample, now_s) else None
+            case ReplicaFound(spec, phase):
+                return spec.name if self.found(spec, now_s, phase) else None
+            case ReplicaChanged(replica, phase):
+                self.changed(replica, phase)
+            case ReplicaGone(replica):
+                return replica if self.gone(replica) else None
+            case _:
+                assert_never(event)
+        return None
+
     def found(self, spec: ReplicaSpec, now_s: float, phase: ReplicaPhase = ReplicaPhase.SERVING) -> bool:
         """A replica was probed. True when an earlier book of that name is void."""
         old = self.books.get(spec.name)
@@ -153,18 +177,31 @@ class Fleet:
             feedback = old.feedback  # what was learned of its margin holds for the same machine
             self.epochs_total += 1
         self.warmth.found(spec.name, usable_blocks=spec.usable_blocks, block_size=spec.block_size, caching=spec.prefix_caching)
-        # what a fitted one learns is its own
-        alike = spec.context_tokens_max, spec.block_size, spec.kv_shape.layout, spec.name if spec.kv_layout.fitted else ""
+        alike = _alike(spec)
         if alike not in self._newcomers:
             self._newcomers[alike] = Newcomers(Grid(spec.context_tokens_max), self.model, spec.kv_shape)
         self.books[spec.name] = Book(
             spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s, newcomers=self._newcomers[alike]
         )
         self.books[spec.name].phase = phase
+        self._regroup()
+        return old is not None
+
+    def gone(self, replica: str) -> bool:
+        """A replica is none of ours any more. True when its book is void, False where it had none."""
+        if self.books.pop(replica, None) is None:
+            return False
+        self.warmth.gone(replica)
+        self._regroup()
+        kept = {_alike(book.spec) for book in self._pool}
+        self._newcomers = {alike: newcomers for alike, newcomers in self._newcomers.items() if alike in kept}
+        return True
+
+    def _regroup(self) -> None:
+        """The books are others than before."""
         self._pool, self._due = list(self.books.values()), None
         self._by_model.clear()
         self._observed = {model for book in self._pool if not book.spec.enforced for model in book.spec.models}
-        return old is not None
 
     def changed(self, replica: str, phase: ReplicaPhase) -> None:
         """A replica went to another phase; an unknown one is ignored."""

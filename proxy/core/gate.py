@@ -31,6 +31,7 @@ from proxy.core.events import (
     ReplicaChanged,
     ReplicaEvent,
     ReplicaFound,
+    ReplicaGone,
     RequestEvent,
     Reroute,
     Reserve,
@@ -44,6 +45,7 @@ from proxy.core.open_leases import OpenLeases, used_block_steps
 from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
+from proxy.core.replica import AWAITED_PHASES
 from proxy.core.several import Ask, Several
 from proxy.core.shedding import Shedding
 from proxy.core.wait_queue import Waiting, WaitQueue
@@ -96,7 +98,7 @@ class Gate:
             case CacheTold():  # several a second from each replica, and none makes room
                 self.fleet.warmth.told(event)
                 return self.take_effects()
-            case Observed() | ReplicaFound() | ReplicaChanged():
+            case Observed() | ReplicaFound() | ReplicaChanged() | ReplicaGone():
                 self._replica_event(event, now_s, effects)
             case Tick():
                 self._review(now_s, effects)
@@ -143,17 +145,11 @@ class Gate:
     def _replica_event(self, event: ReplicaEvent, now_s: float, effects: list[Effect]) -> None:
         if self.several is not None:
             self.several.before(event, now_s)
-        match event:
-            case Observed(sample):
-                if self.fleet.observed(sample, now_s):
-                    self.leases.void(sample.replica, effects)
-            case ReplicaFound(spec, phase):
-                if self.fleet.found(spec, now_s, phase):
-                    self.leases.void(spec.name, effects)
-            case ReplicaChanged(replica, phase):
-                self.fleet.changed(replica, phase)
-            case _:
-                assert_never(event)
+        void = self.fleet.told(event, now_s)
+        if void is not None:
+            self.leases.void(void, effects)
+        if isinstance(event, ReplicaGone | ReplicaChanged):
+            self.queue.unreserve(frozenset(book.spec.name for book in self.fleet if book.phase in AWAITED_PHASES))
         if self.several is not None:
             self.several.after(event, now_s)
 
@@ -189,7 +185,11 @@ class Gate:
     def _enqueue(
         self, entry: Waiting, exceeded: tuple[str, int, int] | None, books: list[Book], now_s: float, effects: list[Effect]
     ) -> None:
-        demand, book = entry.demand, books[0]
+        demand = entry.demand
+        if not books:  # the last of them went while the store was asked
+            self._shed(demand.request_id, self.shedding.no_replica(demand), effects)
+            return
+        book = books[0]
         curves = book.newcomer(demand, now_s, entry.curves).curves
         entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
         displaced = None if exceeded is None else self.queue.displaceable(demand)

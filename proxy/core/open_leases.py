@@ -13,6 +13,7 @@ what it really took: with ``L`` tokens out of each sequence, whose blocks grow a
 answers of five tokens several times what they took.) The steps of its prefill are not counted.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from proxy.core.book import Book
@@ -83,6 +84,10 @@ class OpenLeases:
     def get(self, request_id: str) -> Open | None:
         """The request, if it is still known."""
         return self._open.get(request_id)
+
+    def on(self, replicas: Collection[str]) -> int:
+        """Requests sent to one of these, or about to be, whatever became of their leases. Goes through all of them."""
+        return sum(opened.lease.replica in replicas for opened in self._open.values())
 
     def end(self, request_id: str, effects: list[Effect]) -> Open | None:
         """The request leaves; its lease ends unless it was voided before. A second end is None."""

@@ -13,7 +13,7 @@ band for as long as the higher ones fill the pools; deadlines end that wait with
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import islice
 from math import inf
 
@@ -246,6 +246,12 @@ class WaitQueue:
                 chosen.append(entry)
                 requests, tokens, body = requests - 1, tokens - entry.demand.prompt_tokens, body - entry.demand.body_bytes
         return chosen if requests <= self.requests_max and tokens <= self.tokens_max and body <= self.bytes_max else None
+
+    def unreserve(self, replicas: Set[str]) -> None:
+        """Nobody has a place reserved but on these: those of the others are to be found anew."""
+        for entry in self._by_id.values():
+            if entry.reservation is not None and entry.reservation.replica not in replicas:
+                entry.reservation = None
 
     def expired(self, now_s: float) -> list[Waiting]:
         """Requests whose latest start has come, the earliest first."""

@@ -80,6 +80,10 @@ class Warmth:
         index = PrefixIndex(usable_blocks, block_size)
         self._replicas[replica] = Warm(index, usable_blocks, block_size, caching, epoch=self._epochs)
 
+    def gone(self, replica: str) -> None:
+        """A replica is none of ours any more. Its sessions are cold wherever else they go, and there too if it comes back."""
+        self._replicas.pop(replica, None)
+
     def of(self, replica: str) -> Warm:
         """One replica's. Raises KeyError for one never found."""
         return self._replicas[replica]

@@ -121,6 +121,10 @@ class Upstream(Protocol):
         """Send a request and wait for the response head. Raises UpstreamError."""
         ...
 
+    def forget(self, base_url: str) -> None:
+        """Nobody is sent there any more: close what is idle, and the rest as it ends."""
+        ...
+
     async def aclose(self) -> None:
         """Close every connection."""
         ...
@@ -135,6 +139,10 @@ class ReplicaFeed(Protocol):
 
     async def sample(self) -> ReplicaSample:
         """Scrape once. Raises ReplicaUnreachableError when there is no usable answer."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every connection."""
         ...
 
 

@@ -1,5 +1,6 @@
 """Which replica takes a request that needs no place: by least outstanding requests, as plain forwarding would do it well."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ class Outstanding:
     def __init__(self, dispatcher: Dispatcher, watchers: Mapping[str, ReplicaWatcher]) -> None:
         self._dispatcher = dispatcher
         self._watchers = watchers
-        self._count: dict[str, int] = dict.fromkeys(watchers, 0)
+        self._count: Counter[str] = Counter()  # names come and go
 
     def load(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> dict[str, int]:
         """Requests outstanding per usable replica; stalled ones only when none serves, others only when none is stalled either.
@@ -56,3 +57,9 @@ class Outstanding:
             yield
         finally:
             self._count[name] -= 1
+            if not self._count[name]:
+                del self._count[name]
+
+    def busy(self, name: str) -> bool:
+        """Whether any request is out on ``name`` without the gate's knowing."""
+        return self._count[name] > 0

@@ -14,6 +14,7 @@ from proxy.serving.guard import Guard, StaticCap
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
 from proxy.serving.ranks import server_of
+from proxy.serving.replica_set import ReplicaSet
 from proxy.serving.request_ids import RequestIds
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import Answer
@@ -32,6 +33,7 @@ class Services:
     upstream: Upstream
     guard: Guard
     static_cap: StaticCap
+    replicas: ReplicaSet
     watchers: Mapping[str, ReplicaWatcher]
     switches: Switches
     outstanding: Outstanding

@@ -5,7 +5,7 @@ it is probed again every ``PROBE_S``. One that takes connections and is only lat
 for ``LATE_S_MAX``, not on its streams either, and is scraped on. Nobody is sent to either kind, and both are used at once when they
 answer; but for a stalled one requests wait in the queue, as long as they may, instead of being told that there is none. One that answers
 and does nothing is shown as *wedged* (``core.wedge``). Of several data-parallel engines what happens to the server is told of all, and one
-that stands still while others move is *wedged* by itself. One that an operator drains is looked at as before and gets nobody new.
+that stands still while others move is *wedged* by itself. One that is drained is looked at as before and gets nobody new.
 
 Where several proxies share the replicas, one of them scrapes each at a time (``ports.store.ScrapeTurns``) and the others hear of it. Every
 proxy probes for itself.
@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from proxy.core.book import Book
 from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
@@ -24,6 +24,7 @@ from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import AWAITED_PHASES, ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.ports.store import ScrapeTurns
+from proxy.serving.comparison import Comparison, compared
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.ranks import engines_apart, split_sample, split_spec
@@ -34,26 +35,10 @@ FAILURES_MAX = 3
 LATE_S_MAX = 10.0  # a busy API server was seen to answer after 4 s. One whose engine outran it was silent for 40 s, and came back
 PROBE_S = 1.0
 HISTORY_MAX = 1000
+BY_OPERATOR = "operator"  # why one is drained; another reason is that no list names it any more (``serving.replica_set``)
 LOOKS_PER_SCRAPE = 4  # how often a proxy that does not scrape looks whether it has to: take-over is late by one such look at most
 
 log = logging.getLogger("kvgate.watcher")
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The ledger beside the engine at one scrape. Blocks; the interval is [placed, placed + unplaced].
-
-    ``prefilling_leases`` counts those that were being prefilled, and those that came or went while the scrape was under way.
-    """
-
-    at_s: float
-    measured_blocks: float | None
-    low_blocks: float
-    high_blocks: float
-    running: int | None
-    waiting: int | None
-    leases: int
-    prefilling_leases: int
 
 
 class ReplicaWatcher:
@@ -65,7 +50,7 @@ class ReplicaWatcher:
     ) -> None:  # fmt: skip
         self.policy = policy
         self.name = policy.name
-        self.draining = False  # an operator's word: no new requests
+        self._drained_by: set[str] = set()
         self._seen = ReplicaPhase.PROBING  # by looking at it
         self.facts: ReplicaFacts | None = None
         self.failures = 0  # looks that failed since one did not
@@ -96,19 +81,34 @@ class ReplicaWatcher:
         """How it is used: as it was seen, unless it is being drained."""
         return ReplicaPhase.DRAINING if self.draining and self._seen in AWAITED_PHASES else self._seen
 
-    def drain(self) -> None:
-        """Send nobody there any more; what runs there finishes (``Outstanding.on`` tells how much). Idempotent."""
-        self._drain(True)
+    @property
+    def draining(self) -> bool:
+        """Whether there is a reason to send nobody there."""
+        return bool(self._drained_by)
 
-    def resume(self) -> None:
-        """Use it again. Idempotent."""
-        self._drain(False)
+    def drain(self, reason: str = BY_OPERATOR) -> None:
+        """Send nobody there any more; what runs there finishes (``Outstanding.on`` tells how much). Idempotent for one reason."""
+        self._drain(self._drained_by | {reason}, reason)
 
-    def _drain(self, draining: bool) -> None:
-        if draining is not self.draining:
-            self.draining = draining
-            log.warning("replica.%s replica=%s", "drains" if draining else "resumes", self.name)
+    def resume(self, reason: str = BY_OPERATOR) -> None:
+        """Use it again, unless there is another reason not to. Idempotent."""
+        self._drain(self._drained_by - {reason}, reason)
+
+    def _drain(self, reasons: set[str], reason: str) -> None:
+        before, self._drained_by = self.draining, reasons
+        if before is not self.draining:
+            log.warning("replica.%s replica=%s reason=%s", "resumes" if before else "drains", self.name, reason)
             self._tell_phase()
+
+    def renew(self, policy: ReplicaPolicy, feed: ReplicaFeed) -> None:
+        """It is described otherwise from now on; at another address it is another engine. Not to be called while ``run`` runs."""
+        if policy.url != self.policy.url:
+            self.facts, self.fault, self._specs = None, None, ()
+            self._seen, self.failures, self._refusals = ReplicaPhase.PROBING, 0, 0
+            self.found.clear()
+            self._wedged.clear()
+            self._second.clear()
+        self.policy, self._feed = policy, feed
 
     def phase_seen(self, name: str) -> ReplicaPhase:
         """The phase of one of ``names``, and of a serving one whether it does anything."""
@@ -126,7 +126,7 @@ class ReplicaWatcher:
     async def run(self) -> None:
         """Watch until cancelled."""
         every = self._scrape.probe_every
-        turn = 0
+        turn = -1  # whatever it was before, it is probed first
         while True:
             turn += 1
             if self._seen in AWAITED_PHASES and turn % every:
@@ -212,7 +212,7 @@ class ReplicaWatcher:
             log.warning("replica.answers_again replica=%s", self.name)
             self._enter(ReplicaPhase.SERVING)
         for book in self.books():
-            self._compare(book, sample.sampled_s)
+            self.history[book.spec.name].append(compared(book, sample.sampled_s))
             self._look_for_standstill(book)
             self._look_for_second_proxy(book)
         if self._turns is not None:
@@ -279,10 +279,3 @@ class ReplicaWatcher:
 
     def _tell(self, event: Observed | ReplicaFound | ReplicaChanged) -> None:
         self._guard.run_now(Part.GATE, lambda: self._dispatcher.feed(event))
-
-    def _compare(self, book: Book, sampled_s: float) -> None:
-        low, high = book.interval_blocks
-        leases = book.ledger.leases.values()
-        self.history[book.spec.name].append(
-            Comparison(sampled_s, book.measured_blocks, low, high, book.running, book.waiting, len(leases), book.unsettled)
-        )

@@ -16,6 +16,7 @@ import yaml
 
 from proxy import app
 from proxy.adapters.memory_store import MemoryStore
+from proxy.app.building import build_services
 from proxy.config.redis_url import store_address
 from proxy.config.settings import ServeSettings, effective_policy
 from proxy.core.replica import ReplicaPhase
@@ -203,14 +204,13 @@ async def proxying(
             replica_urls=urls, policy_path=path, tokenizer=str(TOKENIZER_DIRECTORY) if tokenizer else None, kv_blocks=kv_blocks
         )
         chosen = effective_policy(settings)
-    credentials = {replica.name: app._fields(replica) for replica in chosen.replicas}
     async with httpx.AsyncClient(timeout=5.0) as control:
         store = None if redis_url is None else app.redis_store(store_address(redis_url), chosen.store)
-        services, feeds = app._build(chosen, credentials, control, store)
+        services = build_services(chosen, control, store)
         records: list[RequestRecord] = []
         _keep_records(services, records)
-        watching = [asyncio.create_task(watcher.run()) for watcher in services.watchers.values()]
-        watching.append(asyncio.create_task(services.switches.run()))
+        services.replicas.start()
+        watching = [asyncio.create_task(services.switches.run())]
         if services.exchange is not None:
             watching += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         if probed:
@@ -222,7 +222,7 @@ async def proxying(
             async with asgi_server(endpoints) as port:
                 yield RunningProxy(services, endpoints, Wire(port), records)
         finally:
-            died = [task for task in watching if task.done()]
+            died = [task for task in (*watching, *services.replicas.tasks) if task.done()]
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
@@ -231,9 +231,8 @@ async def proxying(
                 await store.aclose()
             services.dispatcher.close()
             await services.counter.aclose()
+            await services.replicas.aclose()
             await services.upstream.aclose()
-            for feed in feeds:
-                await feed.aclose()
     assert not died, f"a watcher died: {died}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy import app
+from proxy.app import building
 from proxy.core import events
 from proxy.core.gate import Gate
 from proxy.serving.guard import FAULTS_MAX, TRIAL_S, Part
@@ -106,7 +106,7 @@ PARTS = {
 async def guarded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RunningMock, RunningProxy, ShiftedClock]]:
     """Yield a mock that holds a quarter of the load at a time, so that the rest has to wait, and kvgate before it."""
     clock = ShiftedClock()
-    monkeypatch.setattr(app, "SystemClock", lambda: clock)
+    monkeypatch.setattr(building, "SystemClock", lambda: clock)
     chosen = settings(engine={"num_gpu_blocks": 129, "max_model_len": 2048}, step_time=StepTimeModel(speed=100))
     async with running(chosen) as mock, proxying(url_of(mock)) as proxy:
         yield mock, proxy, clock

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from proxy import app
+from proxy.app import building
 from proxy.core.replica import ReplicaPhase
 from proxy.serving.watcher import FAILURES_MAX, LATE_S_MAX
 from tests.integration.mock_harness import RunningMock, running, settings
@@ -20,7 +20,7 @@ SCRAPES = {"scrape": FAST_SCRAPES["scrape"] | {"timeout": "500ms"}}
 async def stalled(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RunningMock, RunningProxy, list[int], asyncio.Event]]:
     """Yield a mock, kvgate before it, and the gateway between them, which has taken connections and let nothing through for long."""
     clock, flowing = ShiftedClock(), asyncio.Event()
-    monkeypatch.setattr(app, "SystemClock", lambda: clock)
+    monkeypatch.setattr(building, "SystemClock", lambda: clock)
     flowing.set()
     async with running(settings()) as mock:
         backends = [mock.port]
@@ -72,7 +72,7 @@ async def test_a_stalled_replica_that_hangs_up_is_gone(monkeypatch: pytest.Monke
 async def test_a_stalled_replica_is_passed_over_while_another_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Admitted or passed through: two stall, then one of them is back."""
     clock, held = ShiftedClock(), [asyncio.Event() for _ in range(2)]
-    monkeypatch.setattr(app, "SystemClock", lambda: clock)
+    monkeypatch.setattr(building, "SystemClock", lambda: clock)
     async with AsyncExitStack() as stack:
         urls, mocks = [], []
         for flowing in held:

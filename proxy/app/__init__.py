@@ -1,0 +1,126 @@
+"""The composition root of ``kvgate serve``: builds every object, starts the loops and the two servers, ends them in order."""
+
+import asyncio
+import gc
+import logging
+import socket
+import sys
+from contextlib import suppress
+
+import httpx
+import uvloop
+
+from proxy import __version__
+from proxy.adapters.clock import SystemClock
+from proxy.adapters.http_protocol import ConnectionBounds
+from proxy.adapters.kv_events import KvEventsUnavailableError
+from proxy.adapters.web_server import ListenError, listen, serve_until
+from proxy.adapters.worker_processes import Workers
+from proxy.app.building import build_services
+from proxy.app.replicas import check_replica
+from proxy.config.redis_url import StoreAddress
+from proxy.config.settings import ServeSettings, SettingsError, effective_policy
+from proxy.core.policy import Policy, Store
+from proxy.ports.store import SharedStore
+from proxy.serving.access import AdminAccess
+from proxy.serving.admin import admin_app
+from proxy.serving.endpoints import Endpoints
+from proxy.serving.services import Services
+
+FIRST_PROBE_S = 5.0  # after which a replica that has not answered is named in the log
+
+log = logging.getLogger("kvgate")
+
+
+def run_serve(settings: ServeSettings) -> int:
+    """Serve until SIGTERM or SIGINT. Raises SettingsError and PolicyError before anything is opened."""
+    policy = effective_policy(settings)
+    if settings.store is not None:
+        redis_store(settings.store, policy.store)  # what is wrong with it is told now, not by each worker
+    who = "[%(process)d] " if settings.workers > 1 else ""
+    logging.basicConfig(level=settings.log_level.upper(), format=f"%(asctime)s %(levelname)s {who}%(message)s", stream=sys.stderr)
+    for name in ("httpx", "httpcore", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # a line per scrape says nothing
+
+    def work(sockets: list[socket.socket], alive: int | None = None) -> int:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings, policy, sockets, alive))
+
+    try:
+        for replica in policy.replicas:
+            check_replica(replica)
+        main = listen(settings.host, settings.port)
+        admins = [
+            listen(settings.admin_host, settings.admin_port + index if settings.admin_port else 0)
+            for index in range(settings.workers)
+        ]
+        if settings.workers == 1:
+            return work([main, *admins])
+        return Workers(settings.workers, lambda index, alive: work([main, admins[index]], alive), SystemClock()).run()
+    except (ListenError, KvEventsUnavailableError) as error:
+        sys.stderr.write(f"kvgate serve: {error}\n")
+        return 1
+
+
+async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.socket], alive: int | None) -> int:
+    log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
+    async with httpx.AsyncClient(timeout=5.0) as control:
+        addresses = _addresses(sockets)
+        store = None if settings.store is None else redis_store(settings.store, policy.store)
+        services = build_services(policy, control, store, f"http://{addresses[2]}:{addresses[3]}")
+        services.access = AdminAccess(settings.admin_token)
+        services.replicas.start()
+        tasks = [asyncio.create_task(_prepare(services)), asyncio.create_task(services.switches.run())]
+        if services.exchange is not None:
+            tasks += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
+        try:
+            endpoints = Endpoints(services)
+            log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *addresses)
+            bounds, faults = connection_bounds(policy), services.telemetry.connection_refused
+            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain, bounds, faults, alive)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if services.exchange is not None:
+                await services.exchange.sharing.leave()
+            services.dispatcher.close()
+            await services.counter.aclose()
+            await services.replicas.aclose()
+            await services.upstream.aclose()
+            if store is not None:
+                await store.aclose()
+    return 0
+
+
+def connection_bounds(policy: Policy) -> ConnectionBounds:
+    """What the policy says of the way in."""
+    limits = policy.limits
+    return ConnectionBounds(limits.head_bytes_max, limits.head_s_max, limits.body_s_max)
+
+
+def redis_store(address: StoreAddress, patience: Store) -> SharedStore:
+    """The store at an address; nothing is connected yet. Raises SettingsError where it cannot be used."""
+    try:
+        from proxy.adapters.redis_store import RedisStore  # noqa: PLC0415  redis is an extra
+    except ModuleNotFoundError as error:
+        raise SettingsError(["--redis: needs the package redis: pip install 'kvgate[redis]'"]) from error
+    if address.ca_path is not None and not address.ca_path.is_file():
+        raise SettingsError([f"--redis: got ca={address.ca_path}; allowed a file; because the store's certificate is held to it"])
+    return RedisStore(address, timeout_s=patience.timeout_s, lease_s=patience.lease_s)
+
+
+def _addresses(sockets: list[socket.socket]) -> tuple[object, ...]:
+    return tuple(part for sock in sockets for part in sock.getsockname()[:2])
+
+
+async def _prepare(services: Services) -> None:
+    """Say what is not there after a moment, and take what was built so far out of the collector's sight."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_PROBE_S):
+            await asyncio.gather(*(watcher.found.wait() for watcher in services.watchers.values()))
+    for watcher in services.watchers.values():
+        if watcher.facts is None:
+            log.error("replica %s is not reachable yet: %s. It is used as soon as it answers.", watcher.name, watcher.fault)
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked at again
