@@ -3,45 +3,20 @@
 A bound is no effect where another one is always reached before it. Only what is certain is told.
 """
 
-from collections.abc import Iterator
+from yaml.nodes import Node
 
-from yaml.nodes import MappingNode, Node, SequenceNode
-
+from proxy.config.contradictions_between import check_fallbacks, check_tenants
 from proxy.config.globs import covers
-from proxy.config.nodes import Faults, joined
+from proxy.config.nodes import Faults
+from proxy.config.places import Places
 from proxy.core.policy import Policy
-from proxy.core.policy_tenants import TenantSource
-
-
-class Places:
-    """The nodes of a file by dotted key, list items written ``[0]``."""
-
-    def __init__(self, root: Node) -> None:
-        self._nodes: dict[str, Node] = {}
-        self._note(root, "")
-
-    def at(self, *keys: str) -> Node | None:
-        """Return the first of the keys that the file has."""
-        return next((self._nodes[key] for key in keys if key in self._nodes), None)
-
-    def has(self, key: str) -> bool:
-        """Whether the file has the key, so that it was meant."""
-        return key in self._nodes
-
-    def _note(self, node: Node, path: str) -> None:
-        self._nodes[path] = node
-        if isinstance(node, MappingNode):
-            for key, value in node.value:
-                self._note(value, joined(path, str(key.value)))
-        elif isinstance(node, SequenceNode):
-            for index, item in enumerate(node.value):
-                self._note(item, f"{path}[{index}]")
+from proxy.core.policy_classes import Saturated
 
 
 def find_contradictions(policy: Policy, root: Node, faults: Faults) -> None:
     """Note them all. The policy has no other faults."""
     places = Places(root)
-    for find in (_covered_classes, _waits, _queue_bounds, _tenant_header):
+    for find in (_covered_classes, _waits, _class_queues, _queue_bounds, check_fallbacks, check_tenants):
         find(policy, places, faults)
 
 
@@ -49,8 +24,8 @@ def _covered_classes(policy: Policy, places: Places, faults: Faults) -> None:
     classes = policy.classes
     for later, traffic_class in enumerate(classes):
         first = next((one for one in classes[:later] if covers(one.match, traffic_class.match)), None)
-        if first is None or first.match.everything or not places.has(f"classes[{later}]"):
-            continue  # one that matches everything before the last place was told already
+        if first is None or not places.has(f"classes[{later}]"):
+            continue
         because = f"{first.name} stands before it and matches everything that it matches: put the narrower one first"
         faults.add(
             places.at(f"classes[{later}].match", f"classes[{later}]"), f"classes[{later}].match",
@@ -60,22 +35,44 @@ def _covered_classes(policy: Policy, places: Places, faults: Faults) -> None:
 
 def _waits(policy: Policy, places: Places, faults: Faults) -> None:
     """Deadlines and targets beyond the longest wait."""
-    for index, traffic_class in enumerate(policy.classes):
-        path, wait_s = f"classes[{index}]", policy.queue.wait_s_max
-        deadline_s, ttft_s = traffic_class.deadline_s, traffic_class.ttft_s
-        if deadline_s is not None and deadline_s > wait_s:
-            because = f"queue.wait_max ends every wait after {wait_s:g} s, before this deadline"
+    for index, one in enumerate(policy.classes):
+        path, wait_s = f"classes[{index}]", one.wait_s_max(policy.queue.wait_s_max)
+        wait_key = "queue.wait_max" if one.queue.wait_s_max is None else f"{path}.queue.wait_max"
+        if Saturated.QUEUE not in one.when_saturated:
+            if one.deadline_s is not None:
+                because = "when_saturated does not list queue: a request starts at once or not at all"
+                faults.warn(
+                    places.at(f"{path}.deadline"), f"{path}.deadline", got="a deadline", allowed="no such key", because=because
+                )
+            continue
+        if one.deadline_s is not None and one.deadline_s > wait_s:
+            because = f"{wait_key} ends every wait after {wait_s:g} s, before this deadline"
             faults.warn(
-                places.at(f"{path}.deadline"), f"{path}.deadline", got=f"{deadline_s:g} s", allowed=f"up to {wait_s:g} s",
+                places.at(f"{path}.deadline"), f"{path}.deadline", got=f"{one.deadline_s:g} s", allowed=f"up to {wait_s:g} s",
                 because=because,
             )  # fmt: skip
-        bound_s = min(wait_s, wait_s if deadline_s is None else deadline_s)
-        if ttft_s is not None and ttft_s > bound_s:
-            by = "queue.wait_max" if bound_s == wait_s else "its deadline"
+        bound_s = min(wait_s, wait_s if one.deadline_s is None else one.deadline_s)
+        if one.ttft_s is not None and one.ttft_s > bound_s:
+            by = wait_key if bound_s == wait_s else "its deadline"
             because = f"{by} ends the wait after {bound_s:g} s, so this target hardly ever rules"
             faults.warn(
-                places.at(f"{path}.ttft"), f"{path}.ttft", got=f"{ttft_s:g} s", allowed=f"up to {bound_s:g} s", because=because
+                places.at(f"{path}.ttft"),
+                f"{path}.ttft",
+                got=f"{one.ttft_s:g} s",
+                allowed=f"up to {bound_s:g} s",
+                because=because,
             )
+
+
+def _class_queues(policy: Policy, places: Places, faults: Faults) -> None:
+    """Bounds of a class that those of the whole queue keep from being reached."""
+    for index, one in enumerate(policy.classes):
+        for name in ("requests_max", "tokens_max"):
+            bound, whole = getattr(one.queue, name), getattr(policy.queue, name)
+            if bound is not None and bound > whole:
+                key = f"classes[{index}].queue.{name}"
+                because = "the whole queue never holds as much"
+                faults.warn(places.at(key), key, got=str(bound), allowed=f"up to queue.{name}, {whole}", because=because)
 
 
 def _queue_bounds(policy: Policy, places: Places, faults: Faults) -> None:
@@ -93,19 +90,8 @@ def _queue_bounds(policy: Policy, places: Places, faults: Faults) -> None:
             allowed=f"at least limits.body_max, {limits.body_bytes_max} bytes",
             because="a body of the longest kind could never wait and is refused whenever there is no room at once",
         )  # fmt: skip
-    if queue.wait_s_max == 0.0:
-        for key in _written_below(places, "queue", ("requests_max", "tokens_max", "bytes_max")):
-            because = "queue.wait_max is 0s: nothing waits"
-            faults.warn(places.at(key), key, got="a bound of what waits", allowed="no such key", because=because)
-
-
-def _written_below(places: Places, path: str, names: tuple[str, ...]) -> Iterator[str]:
-    return (f"{path}.{name}" for name in names if places.has(f"{path}.{name}"))
-
-
-def _tenant_header(policy: Policy, places: Places, faults: Faults) -> None:
-    if places.has("tenants.header") and TenantSource.HEADER not in policy.tenants.sources:
-        faults.warn(
-            places.at("tenants.header"), "tenants.header", got="a header that nobody reads", allowed="header in tenants.from",
-            because="tenants.from does not list header",
-        )  # fmt: skip
+    if max(one.wait_s_max(queue.wait_s_max) for one in policy.classes) == 0.0:
+        for key in ("queue.requests_max", "queue.tokens_max", "queue.bytes_max"):
+            if places.has(key):
+                because = "queue.wait_max is 0s: nothing waits"
+                faults.warn(places.at(key), key, got="a bound of what waits", allowed="no such key", because=because)

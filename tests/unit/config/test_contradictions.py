@@ -5,6 +5,7 @@ import pytest
 from proxy.config.policy_file import review
 from proxy.core.policy import Policy
 
+KEY, OTHER = "a" * 64, "b" * 64
 MODEL, WIDE = "{name: a, match: {model: 'llama*'}}", "{name: w, match: {model: '*'}}"
 
 
@@ -44,6 +45,20 @@ def test_a_class_that_is_left_something() -> None:
         ("limits: {connections_max: 4095}", "p.yaml:1:27: warning: queue.requests_max: got 4096; allowed up to limits.connections_max"),
         ("queue: {bytes_max: 63MiB}", "p.yaml:1:20: warning: queue.bytes_max"),
         ("queue: {wait_max: 0s, tokens_max: 5}", "p.yaml:1:35: warning: queue.tokens_max: got a bound of what waits"),
+        ("classes: [{name: a, queue: {wait_max: 1m}, deadline: 61s}]", "p.yaml:1:54: warning: classes[0].deadline: got 61 s"),
+        ("classes: [{name: a, when_saturated: shed, deadline: 1s}]", "p.yaml:1:53: warning: classes[0].deadline: got a deadline"),
+        ("classes: [{name: a, queue: {requests_max: 4097}}]", "p.yaml:1:43: warning: classes[0].queue.requests_max: got 4097"),
+        ("classes: [{name: a, queue: {tokens_max: 4000001}}]", "p.yaml:1:41: warning: classes[0].queue.tokens_max: got 4000001"),
+        ("trusted_callers: [10.0.0.0/8]\ntenants: {from: user}", "p.yaml:1:18: warning: trusted_callers: got callers"),
+        ("tenants: {from: api_key, list: {acme: {weight: 2}}}", "p.yaml:1:39: warning: tenants.list.acme: got a tenant that nobody is"),
+        (
+            "tenants: {list: {acme: {weight: 2}}}\nclasses: [{name: a, match: {tenant: acne}}]",
+            'p.yaml:2:37: warning: classes[0].match.tenant: got "acne" (did you mean "acme"?)',
+        ),
+        (
+            f"auth: require\ntenants: {{list: {{acme: {{key_sha256: {KEY}}}}}}}\nclasses: [{{name: a, match: {{key_sha256: {OTHER}}}}}]",
+            'p.yaml:3:41: warning: classes[0].match.key_sha256: got "bbbbbbbbbbbb…"',
+        ),
         ("tenants: {from: user, header: x-team}", "p.yaml:1:31: warning: tenants.header: got a header that nobody reads"),
     ],
 )  # fmt: skip
@@ -61,6 +76,14 @@ def test_what_has_no_effect(text: str, start: str) -> None:
         "queue: {requests_max: 4096, bytes_max: 64MiB}",
         "queue: {requests_max: 0, bytes_max: 1MiB}",
         "tenants: {from: [user, header], header: x-team}",
+        "queue: {wait_max: 10s}\nclasses: [{name: a, queue: {wait_max: 1m}, deadline: 60s, ttft: 60s}]",
+        "queue: {wait_max: 0s, tokens_max: 9}\nclasses: [{name: a, queue: {wait_max: 1m}}]",
+        "classes: [{name: a, queue: {requests_max: 4096, tokens_max: 4000000}}]",
+        "trusted_callers: [10.0.0.0/8]\ntenants: {from: jwt}",
+        "tenants: {from: [api_key, user], list: {acme: {weight: 2}}}",
+        f"auth: require\ntenants: {{list: {{acme: {{key_sha256: {KEY}}}}}}}\nclasses: [{{name: a, match: {{key_sha256: {KEY}}}}}]",
+        "tenants: {list: {acme: {weight: 2}}}\nclasses: [{name: a, match: {tenant: 'ac*'}}, {name: b, match: {tenant: zebra}}]",
+        "classes: [{name: a, match: {model: m}, fallbacks: [n]}, {name: b, match: {model: n}, fallbacks: [{url: 'http://x', model: m}]}]",
     ],
 )
 def test_what_has_one(text: str) -> None:
@@ -101,3 +124,14 @@ def test_a_fault_of_another_kind_does_not_show_it_either() -> None:
     lines = [str(fault) for fault in review("mode: sk-ant-abcdefghijklmnop\nsk-ant-abcdefghijklmnop: 1", "p.yaml").faults]
     assert len(lines) == 4
     assert "abcdefgh" not in "".join(lines)
+
+
+def test_a_fallback_to_the_very_model() -> None:
+    line = the_fault_of("classes: [{name: a, match: {model: m}, fallbacks: [o, m]}]")
+    assert line.startswith('p.yaml:1:55: classes[0].fallbacks[1]: got "m"; allowed another model')
+
+
+def test_fallbacks_that_lead_back() -> None:
+    classes = (f"  - {{name: {name}, match: {{model: {name}}}, fallbacks: [{to}]}}\n" for name, to in ("ab", "bc", "ca", "db"))
+    places = [line.split(": got")[0] for line in warnings_of("classes:\n" + "".join(classes))]
+    assert places == [f"p.yaml:{line}:46: warning: classes[{line - 2}].fallbacks[0]" for line in (2, 3, 4)]
