@@ -206,6 +206,7 @@ POLICY = Section(
     _make_policy,
     {
         "mode": Key("mode", choice(Mode), "it says how far kvgate interferes"),
+        "enforce_ratio": Key("enforce_ratio", number(0.0, 1.0), "it is a share of the tenants"),
         "replicas": Key("replicas", ListOf(REPLICA, 1000, _check_replicas), "they are the servers to forward to"),
         "classes": Key("classes", ListOf(CLASS, 100, check_classes), "every request is matched against them in turn"),
         "tenants": Key("tenants", TENANTS, "it says whom a request is accounted to"),

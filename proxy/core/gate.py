@@ -38,20 +38,20 @@ from proxy.core.events import (
     Shed,
     StoreEvent,
     Tick,
-)
+)  # fmt: skip
 from proxy.core.fleet import Fleet, forwardable
+from proxy.core.lease import Lease
 from proxy.core.newcomers import Newcomer
+from proxy.core.observing import Observing, among_first
 from proxy.core.open_leases import OpenLeases, used_block_steps
-from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal
+from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal, Would
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy
 from proxy.core.replica import AWAITED_PHASES
 from proxy.core.several import Ask, Several
 from proxy.core.shedding import Shedding
+from proxy.core.tick import tick_s
 from proxy.core.wait_queue import Waiting, WaitQueue
-
-TICK_STEPS = 2.0  # how often a non-empty queue is looked at again: a forecast hardly changes in fewer decode steps
-TICK_S_MIN, TICK_S_MAX = 0.02, 0.1
 
 
 class Gate:
@@ -66,6 +66,7 @@ class Gate:
         self.placement = Placement(self.queue, self.fleet.warmth)
         self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
         self.counters = GateCounters()
+        self.observing = Observing(self.shedding, self.counters)
         self.leases = OpenLeases(self.fleet, self.queue)
         self.several: Several | None = None
         self._effects: list[Effect] = []
@@ -83,6 +84,10 @@ class Gate:
     def open_requests(self) -> int:
         """Requests that hold a lease."""
         return len(self.leases)
+
+    def enforces(self, tenant: str) -> bool:
+        """Whether requests of the tenant are held and refused where they do not fit; else they are only looked at."""
+        return self.mode is Mode.ENFORCE and among_first(self.policy.enforce_ratio, tenant)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in one event; return what is to be done about it, in order."""
@@ -120,8 +125,7 @@ class Gate:
         due_s = self.fleet.refresh_due_s_next()
         if not len(self.queue):
             return due_s
-        tick_s = min(max(TICK_STEPS / max(self.fleet.rate_per_s_max(), TICK_STEPS / TICK_S_MAX), TICK_S_MIN), TICK_S_MAX)
-        return min(due_s, now_s + tick_s, self.queue.deadline_s_next())
+        return min(due_s, now_s + tick_s(self.fleet.rate_per_s_max()), self.queue.deadline_s_next())
 
     def _request_event(self, event: RequestEvent, now_s: float, effects: list[Effect]) -> None:
         match event:
@@ -164,7 +168,7 @@ class Gate:
     def _arrive(self, event: Arrive, now_s: float, effects: list[Effect]) -> None:
         demand = event.demand
         books = self.fleet.of_model(demand.length_class.model)
-        if self.mode is not Mode.ENFORCE or not self.fleet.enforced(demand.length_class.model):
+        if not self.enforces(demand.tenant) or not self.fleet.enforced(demand.length_class.model):
             self._observe_only(event, books, now_s, effects)
             return
         refusal = self.shedding.at_once(demand, books)
@@ -203,17 +207,12 @@ class Gate:
         self.queue.push(entry)
 
     def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
-        """Forward at once by least outstanding requests; count what enforcing would have done on the shadow ledger."""
-        demand = event.demand
-        serving = forwardable(books)
-        if serving and self.mode is not Mode.OFF:
-            if self.shedding.at_once(demand, books) is not None:
-                self.counters.would_shed += 1
-            elif not any(book.verdict(demand, now_s).fits for book in serving):
-                self.counters.would_hold += 1
-        self._book_least(Waiting(demand, now_s, event.streaming), serving, effects)
+        """Forward at once by least outstanding requests; note what enforcing would have done on the shadow ledger."""
+        demand, serving = event.demand, forwardable(books)
+        would = self.observing.look(demand, books, serving, now_s) if serving and self.mode is not Mode.OFF else None
+        self._book_least(Waiting(demand, now_s, event.streaming), serving, effects, would)
 
-    def _book_least(self, entry: Waiting, books: list[Book], effects: list[Effect]) -> None:
+    def _book_least(self, entry: Waiting, books: list[Book], effects: list[Effect], would: Would | None = None) -> None:
         """Forward by least outstanding requests, whatever the forecast says."""
         if not books:
             self._shed(entry.demand.request_id, self.shedding.no_replica(entry.demand), effects)
@@ -221,7 +220,7 @@ class Gate:
         usable = [book for book in books if not book.spec.among(entry.excluded)] or books
         book = min(usable, key=lambda book: len(book.ledger.leases))
         expected = self.fleet.model.output_tokens_expected(entry.demand, book.output_tokens_max(entry.demand))
-        self._book_lease(entry, book, expected, effects)
+        self._book_lease(entry, book, expected, effects).would = would
 
     def _release_all(self, effects: list[Effect]) -> None:
         """Nobody is held outside of enforce: who waits when the mode changes goes now."""
@@ -263,9 +262,10 @@ class Gate:
     def _book_lease(
         self, entry: Waiting, book: Book, output_tokens_forecast: float, effects: list[Effect], *,
         charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None, ask: Ask = (None, None),
-    ) -> None:  # fmt: skip
+    ) -> Lease:  # fmt: skip
         lease = self.leases.start(entry, book, output_tokens_forecast, charge=charge, newcomer=newcomer)
         effects.append(Reserve(entry.demand.request_id, lease, *ask))
+        return lease
 
     # ---- ends
 
@@ -308,13 +308,15 @@ class Gate:
         demand = opened.lease.demand
         self.queue.charge(demand, -opened.charge)
         excluded = opened.excluded | {opened.lease.replica if alone else self.fleet.server_of(opened.lease.replica)}
-        refusal = self.shedding.rerouted_too_often(len(excluded))
-        if refusal is None and not self.fleet.could_take(demand, excluded):
-            refusal = self.shedding.upstream_failed(len(excluded))
+        refusal = self.shedding.not_again(len(excluded), elsewhere=self.fleet.could_take(demand, excluded))
         if refusal is not None:
             self._shed(request_id, refusal, effects)
             return
-        self.queue.push(Waiting(demand, now_s, opened.lease.streaming, opened.forecast, 0.0, excluded), front=True)
+        entry = Waiting(demand, now_s, opened.lease.streaming, opened.forecast, 0.0, excluded)
+        if not self.enforces(demand.tenant):
+            self._book_least(entry, forwardable(self.fleet.of_model(demand.length_class.model)), effects, opened.lease.would)
+            return
+        self.queue.push(entry, front=True)
 
     def _back_to_queue(self, request_id: str, retry_s: float, now_s: float, effects: list[Effect]) -> None:
         """The store has no room for it: nothing is charged, and it waits in its place, or takes one if it had not waited yet."""

@@ -53,6 +53,18 @@ class Refusal:
     retry_after_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Would:
+    """What enforcing would have done: held it for about ``wait_s``, or shed it (None)."""
+
+    wait_s: float | None
+
+    @property
+    def word(self) -> str:
+        """``hold`` or ``shed``."""
+        return "shed" if self.wait_s is None else "hold"
+
+
 @dataclass(slots=True)
 class GateCounters:
     """Totals for metrics and judges."""

@@ -167,6 +167,8 @@ class Policy:
     """Everything an operator decides."""
 
     mode: Mode = Mode.ENFORCE
+    # All tenants. Less is for the first days of enforcing: those left out are observed, and feel nothing of it.
+    enforce_ratio: float = 1.0
     replicas: tuple[ReplicaPolicy, ...] = ()
     classes: tuple[TrafficClass, ...] = (DEFAULT_CLASS,)  # the first match rules; the last one matches everything
     tenants: Tenants = field(default_factory=Tenants)

@@ -162,9 +162,9 @@ class Shedding:
             retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
 
-    def rerouted_too_often(self, tried: int) -> Refusal | None:
-        """Whether ``tried`` replicas have failed it and no further one is to be tried."""
-        return None if tried <= self._reroutes_max else self.upstream_failed(tried)
+    def not_again(self, tried: int, *, elsewhere: bool) -> Refusal | None:
+        """What to answer one that ``tried`` replicas have failed; None: another is to be tried, since one ``elsewhere`` could take it."""
+        return None if tried <= self._reroutes_max and elsewhere else self.upstream_failed(tried)
 
     @staticmethod
     def upstream_failed(tried: int) -> Refusal:

@@ -79,7 +79,7 @@ class Calls:
         try:
             counted = await guard.run(Part.TOKENIZER, count(services, intake, books), EXPECTED)
         except PromptTooLongError as error:
-            if dispatcher.gate.mode is not Mode.ENFORCE:
+            if not dispatcher.gate.enforces(intake.tenant):
                 await self._static(course, receive, send)
                 return
             context = max(book.spec.context_tokens_max for book in books)
@@ -102,7 +102,7 @@ class Calls:
         unprobed = any(watcher.facts is None for watcher in services.watchers.values())
         if unprobed:
             raise ShedError(services.dispatcher.gate.shedding.no_replica_for(intake.model))
-        if services.serving() and services.dispatcher.gate.mode is not Mode.ENFORCE:
+        if services.serving() and not services.dispatcher.gate.enforces(intake.tenant):
             await self._static(course, receive, send)
             return
         raise ShedError(model_not_found(intake.model))
@@ -159,7 +159,7 @@ class Calls:
         def load() -> dict[str, int]:
             return services.outstanding.load(intake.model or None) or services.outstanding.load()
 
-        capped = services.dispatcher.gate.mode is Mode.ENFORCE
+        capped = services.dispatcher.gate.enforces(intake.tenant)
         async with services.static_cap.place(load, services.policy.queue.wait_s_max, capped=capped) as place:
             if place is None:
                 raise ShedError(self._static_full())

@@ -174,10 +174,15 @@ def test_a_time_out_tells_how_long_it_waited_and_where_it_stood() -> None:
 
 @pytest.mark.parametrize(("reroutes_max", "tried", "refused"), [(0, 1, True), (2, 2, False), (2, 3, True)])
 def test_reroutes_at_their_edge(reroutes_max: int, tried: int, refused: bool) -> None:
-    refusal = Shedding(queue(), reroutes_max).rerouted_too_often(tried)
+    refusal = Shedding(queue(), reroutes_max).not_again(tried, elsewhere=True)
     assert (refusal is not None) is refused
     if refusal is not None:
         assert (refusal.outcome, refusal.measured) == (Outcome.UPSTREAM_FAILED, tried)
+
+
+def test_a_reroute_needs_somewhere_to_go() -> None:
+    assert Shedding(queue(), 2).not_again(1, elsewhere=False) is not None
+    assert Shedding(queue(), 2).not_again(1, elsewhere=True) is None
 
 
 def test_what_a_ttft_target_bounds_is_refused_by_that_key() -> None:
