@@ -14,20 +14,31 @@ from proxy.config.shape import Section
 from proxy.config.written import Written
 from proxy.core.policy import Policy
 from proxy.core.policy_classes import Facts, Match, TokenRange, TrafficClass
-from proxy.core.policy_tenants import Tenants, key_digest
+from proxy.core.policy_tenants import NOBODY, TenantSource, key_digest
 from proxy.serving.intake import wait_s_max
 from proxy.wire.call import Call
 
+OTHERS = "others"
 NOT_SHOWN = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})  # what they say is a secret
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request in question; header names are in lower case."""
+    """The request in question; header names are in lower case. ``caller`` None: one that the policy trusts.
+
+    ``prompt_tokens`` None: not known, so that no condition on it holds. ``is_adapter``: the model it names is a LoRA adapter.
+    """
 
     path: str
     headers: Mapping[str, str]
     call: Call
+    caller: str | None = None
+    prompt_tokens: int | None = None
+    is_adapter: bool = False
+
+    def trusted_by(self, policy: Policy) -> bool:
+        """Whether its headers and its token are believed."""
+        return self.caller is None or policy.trusts(self.caller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +102,11 @@ class Explanation:
 def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: Mapping[str, Written]) -> Explanation:
     """Explain a request. ``own`` and ``default`` are what the file and the shipped default say, by key."""
     call = asked.call
-    tenant = policy.tenants.tenant_of(asked.headers, call.user)
-    facts = Facts(asked.path, call.model or "", asked.headers, tenant, key_digest(asked.headers), call.stream)
+    tenant = policy.tenants.tenant_of(asked.headers, call.user, trusted=asked.trusted_by(policy))
+    facts = Facts(
+        asked.path, call.model or "", asked.headers, tenant, key_digest(asked.headers), call.stream,
+        call.model if asked.is_adapter else None, asked.prompt_tokens,
+    )  # fmt: skip
     chosen = policy.class_of(facts)
     wait_s, because = _wait(policy, chosen, asked.headers)
     return Explanation(
@@ -106,7 +120,7 @@ def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: M
         traffic_class=chosen.name,
         classes=tuple(_classes(policy, chosen, facts, own)),
         tenant=tenant,
-        sources=tuple(_sources(policy.tenants, asked)),
+        sources=tuple(_sources(policy, asked)),
         replicas=tuple(server.name for server in policy.replicas),
         wait_s_max=wait_s,
         wait_because=because,
@@ -162,21 +176,20 @@ def _has(key: str, facts: Facts) -> str | None:
         "tenant": facts.tenant,
         "key_sha256": facts.key_sha256,
         "stream": _written(facts.stream),
-        "lora": facts.adapter,  # which names are adapters is known only while replicas run
-        "prompt_tokens": None,  # as counted when it is served
+        "lora": facts.adapter,
+        "prompt_tokens": None if facts.prompt_tokens is None else str(facts.prompt_tokens),
     }[kind]
 
 
 # ---- tenant, wait, limits
 
 
-def _sources(tenants: Tenants, asked: Asked) -> Iterator[SourceSeen]:
+def _sources(policy: Policy, asked: Asked) -> Iterator[SourceSeen]:
+    tenants, trusted = policy.tenants, asked.trusted_by(policy)
+    labels = {TenantSource.HEADER: f"header {tenants.header}", TenantSource.JWT: f"jwt claim {tenants.jwt_claim}"}
     for source in tenants.sources:
-        label = f"header {tenants.header}" if source == "header" else str(source)
-        alone = replace(tenants, sources=(source,))
-        name = alone.tenant_of(asked.headers, asked.call.user)
-        nobody = name == alone.tenant_of({}, None)
-        yield SourceSeen(label, None if nobody else name)
+        name = replace(tenants, sources=(source,)).tenant_of(asked.headers, asked.call.user, trusted=trusted)
+        yield SourceSeen(labels.get(source, str(source)), None if name == NOBODY else name)
 
 
 def _wait(policy: Policy, chosen: TrafficClass, headers: Mapping[str, str]) -> tuple[float, str]:
@@ -201,7 +214,12 @@ def _limits(
                 yield from _written_below(f"classes[{index}].{name}", own)
         elif name != "name":
             yield from _limit(f"classes[{index}].{name}", getattr(chosen, key.field), own, default)
-    yield from _limit(f"tenants.weights.{tenant}", policy.tenants.weight_of(tenant), own, default)
+    weight_of = f"tenants.weights.{tenant}"
+    rows = [path for path in (f"tenants.list.{tenant}", weight_of, f"tenants.{OTHERS}") if path in own]
+    for path in rows[:2] if rows[:1] == [weight_of] else rows[:1]:  # who has a weight alone is one of the others for the rest
+        yield from _written_below(path, own)
+    if not rows:
+        yield from _limit(weight_of, policy.tenants.weight_of(tenant), own, default)
     queue = POLICY.keys["queue"].reader
     for name in queue.keys if isinstance(queue, Section) else ():
         yield from _limit(f"queue.{name}", None, own, default)
@@ -213,7 +231,7 @@ def _written_below(path: str, own: Mapping[str, Written]) -> Iterator[Limit]:
         yield Limit(path, own[path].text, own[path].line)
         return
     for name, found in own.items():
-        if name.startswith((f"{path}.", f"{path}[")) and found.text:
+        if name.startswith((f"{path}.", f"{path}[")) and found.text and not name.endswith("key_sha256"):
             yield Limit(name, found.text, found.line)
 
 

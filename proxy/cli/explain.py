@@ -5,11 +5,15 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from ipaddress import ip_address
+from math import ceil
 from pathlib import Path
 
 from proxy.advise.explanation import Asked, ClassSeen, Explanation, Rule, explain
+from proxy.cli.reading import scalar
 from proxy.config.faults import quoted
 from proxy.config.policy_file import default_path, parse, read
+from proxy.config.scalars import integer
 from proxy.config.settings import SettingsError
 from proxy.config.written import written
 from proxy.serving.endpoints import CALLS
@@ -17,6 +21,7 @@ from proxy.wire.call import Call
 from proxy.wire.openai import UnreadableCallError
 from proxy.wire.read_call import read_call
 
+BYTES_PER_TOKEN = 4  # of English text; what serves counts exactly
 MARKS = {"chosen": "->", "no match": "  ", "not asked": "  "}
 
 
@@ -30,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'", help="a header it has; may be given again"
     )
     parser.add_argument("--path", default="/v1/chat/completions", metavar="PATH", help="where it is sent (default: %(default)s)")
+    parser.add_argument("--caller", type=_address, metavar="IP", help="the address it comes from (default: one that is trusted)")
+    parser.add_argument(
+        "--prompt-tokens", type=scalar(integer(0, 2**31)), metavar="N", help="length of the prompt (default: a token for 4 bytes)"
+    )
+    parser.add_argument("--lora", action="store_true", help="the model it names is a LoRA adapter")
     parser.add_argument("--json", action="store_true", help="tell it as one JSON object on stdout")
 
 
@@ -38,10 +48,23 @@ def run(arguments: argparse.Namespace) -> int:
     text = read(arguments.file)
     policy = parse(text, str(arguments.file))
     call = _call(arguments.path, arguments.request)
-    asked = Asked(arguments.path, dict(arguments.header), call)
+    counted = arguments.prompt_tokens is not None
+    tokens = int(arguments.prompt_tokens) if counted else ceil(call.prompt_bytes / BYTES_PER_TOKEN)
+    asked = Asked(arguments.path, dict(arguments.header), call, arguments.caller, tokens, is_adapter=arguments.lora)
     found = explain(policy, asked, written(text), written(read(default_path())))
-    print(json.dumps(asdict(found), indent=2) if arguments.json else "\n".join(_lines(found, arguments.file)))
+    print(
+        json.dumps(asdict(found), indent=2)
+        if arguments.json
+        else "\n".join(_lines(found, arguments.file, f"{'' if counted else 'about '}{tokens}"))
+    )
     return 0
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"got {quoted(text)}; allowed an IP address") from error
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -73,13 +96,13 @@ def _call(path: str, body: Path) -> Call:
 # ---- for people
 
 
-def _lines(found: Explanation, file: Path) -> Iterator[str]:
+def _lines(found: Explanation, file: Path, tokens: str) -> Iterator[str]:
     output = (
         "to the end of the context" if found.output_tokens_max is None else f"at most {found.output_tokens_max} output tokens"
     )
     copies = f", {found.copies} answers" if found.copies > 1 else ""
     stream = ", streamed" if found.stream else ""
-    yield f"request   POST {found.path}, model {found.model or 'not named'}{stream}, {found.prompt_bytes} bytes of prompt, {output}{copies}"
+    yield f"request   POST {found.path}, model {found.model or 'not named'}{stream}, {tokens} prompt tokens, {output}{copies}"
     yield f"mode      {found.mode}"
     yield ""
     yield "class     the first that matches"

@@ -103,6 +103,10 @@ def _check_class(one: TrafficClass, nodes: Mapping[str, Node], path: str, faults
         faults.add(node, where, got="reroute", allowed="it beside the key fallbacks", because=because)
 
 
+_KEY_HEADERS = dict.fromkeys(
+    ("authorization", "proxy-authorization", "x-api-key", "api-key"),
+    "a key, or the beginning of one, in a policy file ends up in version control: use key_sha256",
+)
 TOKENS = integer(0, 100_000_000)
 
 MATCH = Section(
@@ -110,7 +114,7 @@ MATCH = Section(
     {
         "model": Key("model", TEXT, "it is a glob over the body's model"),
         "path": Key("path", TEXT, "it is a glob over the request's path"),
-        "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 16), "each is a glob over the header's value"),
+        "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 16, _KEY_HEADERS), "each is a glob over the header's value"),
         "tenant": Key("tenant", TEXT, "it is a glob over the tenant's name"),
         "key_sha256": Key("key_sha256", OneOrMany(SHA256, 1000), "a key itself would end up in version control"),
         "stream": Key("stream", FLAG, "it is the body's stream"),

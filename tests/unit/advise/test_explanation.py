@@ -13,7 +13,7 @@ POLICY = """
 replicas: [{url: http://a:8000, name: a}, http://b:8000]
 classes:
   - {name: chat, match: {headers: {x-class: chat*}, model: "llama*"}, priority: 10, deadline: 10s}
-  - {name: secret, match: {headers: {authorization: "Bearer s*"}}}
+  - {name: secret, match: {headers: {cookie: "s=*"}}}
   - {name: bulk, match: {path: /v1/chat/*}, priority: -10, deadline: 5m}
 tenants:
   from: [header, user]
@@ -23,8 +23,13 @@ tenants:
 
 def explained(headers: dict[str, str], policy: str = POLICY, **body: Any) -> Explanation:
     """Explain a chat request."""
+    return explained_as({}, headers, policy, **body)
+
+
+def explained_as(beside: dict[str, Any], headers: dict[str, str], policy: str, **body: Any) -> Explanation:
+    """Explain a chat request of which more is known."""
     call = read_call(CallKind.CHAT, json.dumps({"messages": [{"role": "user", "content": "hi"}]} | body).encode())
-    asked = Asked("/v1/chat/completions", headers, call)
+    asked = Asked("/v1/chat/completions", headers, call, **beside)
     return explain(parse(policy, "p.yaml"), asked, written(policy), written(read(default_path())))
 
 
@@ -35,7 +40,7 @@ def test_every_condition_is_told_whether_it_held() -> None:
         Rule("model", "llama*", "llama-3", held=True),
         Rule("headers.x-class", "chat*", "batch", held=False),
     )
-    assert secret.rules == (Rule("headers.authorization", "Bearer s*", None, held=False),)
+    assert secret.rules == (Rule("headers.cookie", "s=*", None, held=False),)
     assert (bulk.verdict, bulk.line, bulk.rules[0].held) == ("chosen", 6, True)
     assert (default.verdict, default.line, default.rules) == ("not asked", None, ())
 
@@ -47,7 +52,7 @@ def test_classes_after_the_chosen_one_are_not_asked() -> None:
 
 
 def test_a_secret_header_is_not_shown() -> None:
-    found = explained({"authorization": "Bearer hunter2"})
+    found = explained({"cookie": "s=hunter2", "authorization": "Bearer hunter2"})
     assert "hunter2" not in repr(found)
     assert found.classes[1].rules[0].has == "a value not shown here"
 
@@ -111,3 +116,23 @@ classes:
     assert (found.traffic_class, found.wait_s_max, found.wait_because) == ("rest", 120.0, "queue.wait_max of the class rest")
     assert Limit("classes[1].queue.wait_max", "2m", 9) in found.limits
     assert Limit("classes[1].when_saturated", "queue, shed", 10) in found.limits
+
+
+def test_what_is_known_beside_the_request() -> None:
+    policy = """
+trusted_callers: [10.0.0.0/8]
+tenants: {list: {acme: {weight: 2, requests_per_s: 5}}, others: {tokens_per_min: 600}, weights: {zoo: 3}}
+classes:
+  - {name: long, match: {prompt_tokens: {min: 8000}}}
+  - {name: tuned, match: {lora: "a*"}}
+"""
+    headers = {"x-kvgate-tenant": "acme"}
+    assert explained_as({"prompt_tokens": 8000}, headers, policy).traffic_class == "long"
+    assert explained_as({"is_adapter": True}, headers, policy, model="ada").traffic_class == "tuned"
+    assert explained_as({"caller": "10.1.2.3"}, headers, policy).tenant == "acme"
+    assert explained_as({"caller": "192.0.2.1"}, headers, policy).tenant == "default"
+    assert Limit("tenants.list.acme.requests_per_s", "5", 3) in explained(headers, policy).limits
+    assert Limit("tenants.others.tokens_per_min", "600", 3) in explained({}, policy).limits
+    zoo = explained({"x-kvgate-tenant": "zoo"}, policy).limits
+    assert Limit("tenants.weights.zoo", "3", 3) in zoo
+    assert Limit("tenants.others.tokens_per_min", "600", 3) in zoo

@@ -27,7 +27,7 @@ def test_a_table_for_people(files: tuple[str, str], capsys: pytest.CaptureFixtur
     assert main(["explain", policy, "--request", body, "--header", "X-Class: batch", "--header", "x-kvgate-tenant: acme"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     wanted = [
-        "request POST /v1/chat/completions, model llama-3, streamed, 6 bytes of prompt, at most 50 output tokens",
+        "request POST /v1/chat/completions, model llama-3, streamed, about 2 prompt tokens, at most 50 output tokens",
         f"1 chat no match ({policy}:2)",
         'fails headers.x-class takes "chat*"; the request has "batch"',
         f"-> 2 bulk chosen ({policy}:3)",
@@ -45,6 +45,13 @@ def test_an_object_for_a_program(files: tuple[str, str], capsys: pytest.CaptureF
     found = json.loads(capsys.readouterr().out)
     assert (found["traffic_class"], found["classes"][0]["rules"][0]["held"]) == ("chat", True)
     assert {"key": "classes[0].ttft", "value": "2s", "line": 2} in found["limits"]
+
+
+def test_what_serving_would_find_out(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", files[0], "--request", files[1], "--prompt-tokens", "9", "--caller", "::1", "--lora"]) == 0
+    assert ", 9 prompt tokens, " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["explain", files[0], "--request", files[1], "--caller", "here"])
 
 
 def test_the_body_from_stdin(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
