@@ -16,10 +16,9 @@ from proxy.config.policy_file import default_path, parse, read
 from proxy.config.scalars import integer
 from proxy.config.settings import SettingsError
 from proxy.config.written import written
-from proxy.serving.endpoints import CALLS
 from proxy.wire.call import Call
 from proxy.wire.openai import UnreadableCallError
-from proxy.wire.read_call import read_call
+from proxy.wire.read_call import CALL_ROUTES, read_call
 
 BYTES_PER_TOKEN = 4  # of English text; what serves counts exactly
 MARKS = {"chosen": "->", "no match": "  ", "not asked": "  "}
@@ -76,8 +75,8 @@ def _header(text: str) -> tuple[str, str]:
 
 def _call(path: str, body: Path) -> Call:
     """Read the request. Raises SettingsError."""
-    if path not in CALLS:
-        known = ", ".join(sorted(CALLS))
+    if path not in CALL_ROUTES:
+        known = ", ".join(sorted(CALL_ROUTES))
         raise SettingsError(
             [f"--path: got {quoted(path)}; it takes no KV and is passed on untouched: only {known} have a class and limits"]
         )
@@ -87,7 +86,7 @@ def _call(path: str, body: Path) -> Call:
         reason = (error.strerror or "it cannot be read").lower()
         raise SettingsError([f"--request: {body} cannot be opened ({reason})"]) from error
     try:
-        return read_call(CALLS[path], raw)
+        return read_call(CALL_ROUTES[path], raw)
     except UnreadableCallError as error:
         because = "such a request is passed on for the engine to refuse, without a class or limits"
         raise SettingsError([f"--request: {body} is no body for {path} ({error}); {because}"]) from error

@@ -1,14 +1,14 @@
-"""Chat and completion calls: read, count, wait for a place, relay, account.
+"""Calls that take KV: read, count, wait for a place, relay, account.
 
 Down once, up once. The one guarded place (``serving.guard``) stands between: a fault of tokenizer, gate or store sends the request on
 under the static cap. What the engine itself must judge (a body we cannot read) is forwarded without a place: it holds no KV.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 from proxy.core.outcome import Mode, Outcome, Refusal
-from proxy.ports import PromptCount, PromptTooLongError, Receive, RequestRecord, Send
+from proxy.ports import PromptTooLongError, Receive, Send
+from proxy.serving.course import Course
 from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
@@ -16,26 +16,12 @@ from proxy.serving.intake import Intake, count, demand_of
 from proxy.serving.ranks import pinned
 from proxy.serving.relay import RelayEnd, RelayHooks, RelayRequest, RelayResult, relay
 from proxy.serving.services import Services, send_answer
+from proxy.wire.answer_forms import form_of
 from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT, answer, context_overflow, model_not_found
 from proxy.wire.openai import inject_usage
 
-NATURAL_ENDS = frozenset({"stop", "tool_calls", "function_call"})
 REFUSED_BY_REPLICA = frozenset({429, 503})  # its own full queue: backpressure, another replica may take it
 EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
-
-
-@dataclass(slots=True)
-class Course:
-    """What is noted about one request on its way, for the record at its end."""
-
-    intake: Intake
-    counted: PromptCount | None = None
-    admission: Admission | None = None
-    replica: str | None = None
-    refusal: Refusal | None = None
-    result: RelayResult | None = None
-    outcome: Outcome = Outcome.INTERNAL
-    status: int | None = None
 
 
 class Calls:
@@ -65,7 +51,7 @@ class Calls:
         except ClientGoneError:
             course.outcome = Outcome.CANCELLED
         finally:
-            services.telemetry.request_finished(self._record(course))
+            services.telemetry.request_finished(course.record(services.clock.now_s()))
 
     # ---- the ordinary way
 
@@ -147,7 +133,7 @@ class Calls:
         request = RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body)
         return await relay(
             receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=strip,
-            fingerprint=fingerprint or "", refuse_statuses=refuse,
+            fingerprint=fingerprint or "", refuse_statuses=refuse, form=form_of(intake.route),
         )  # fmt: skip
 
     # ---- without a place
@@ -169,7 +155,7 @@ class Calls:
         if course.result.ended is RelayEnd.FAILED_BEFORE_HEAD:
             services.watchers[place.replica].suspect()
             raise ShedError(self._upstream_failed(course.result))
-        self._conclude(course)
+        course.conclude()
 
     def _static_full(self) -> Refusal:
         limits, queue = self._services.policy.limits, self._services.policy.queue
@@ -194,74 +180,19 @@ class Calls:
     async def _refuse(self, course: Course, refusal: Refusal, send: Send) -> None:
         services = self._services
         course.refusal, course.outcome = refusal, refusal.outcome
-        reply = answer(refusal, jitter=services.chance(), brief=services.brief)
+        shape = form_of(course.intake.route).shape
+        reply = answer(refusal, jitter=services.chance(), brief=services.brief, shape=shape)
         course.status = reply.status
         await send_answer(send, reply)
 
     def _account(self, course: Course, admission: Admission) -> None:
         """Tell the gate how the request ended, and the counter what the engine counted."""
-        self._conclude(course)
+        course.conclude()
         result, services = course.result, self._services
         if result is None:
             return
-        usage = result.usage
-        tokens = usage.completion_tokens if usage is not None else result.tokens_seen
-        reasons = result.finish_reasons
-        ended = course.outcome is Outcome.COMPLETED and result.status == 200
-        natural = ended and bool(reasons) and NATURAL_ENDS.issuperset(reasons)
-        admission.finish(course.outcome, tokens, natural=natural)
-        counted = course.counted
-        if ended and usage is not None and counted is not None:
+        admission.finish(course.outcome, course.output_tokens, natural=course.natural)
+        usage, counted = result.usage, course.counted
+        if course.answered and usage is not None and counted is not None:
             prompt_tokens = usage.prompt_tokens
             services.guard.run_now(Part.LEARNING, lambda: services.counter.learn(course.intake.call, counted, prompt_tokens))
-
-    @staticmethod
-    def _conclude(course: Course) -> None:
-        result = course.result
-        if result is None:
-            return
-        course.status = result.status
-        match result.ended:
-            case RelayEnd.COMPLETED:
-                course.outcome = Outcome.UPSTREAM_FAILED if result.stream_failed else Outcome.COMPLETED
-            case RelayEnd.CLIENT_GONE:
-                course.outcome = Outcome.CANCELLED
-            case RelayEnd.FAILED_MIDSTREAM:
-                course.outcome = Outcome.CUT_OFF
-            case RelayEnd.FAILED_BEFORE_HEAD | RelayEnd.REFUSED:
-                course.outcome = Outcome.UPSTREAM_FAILED
-
-    def _record(self, course: Course) -> RequestRecord:
-        intake, result, admission = course.intake, course.result, course.admission
-        now_s = self._services.clock.now_s()
-        usage = result.usage if result is not None else None
-        output = usage.completion_tokens if usage is not None else (result.tokens_seen if result is not None else None)
-        ttft_s = tpot_s = None
-        if result is not None and result.first_token_s is not None:
-            ttft_s = result.first_token_s - intake.arrived_s
-            if result.is_stream and output is not None and output > 1 and result.last_byte_s is not None:
-                tpot_s = (result.last_byte_s - result.first_token_s) / (output - 1)
-        counted = course.counted
-        return RequestRecord(
-            request_id=intake.fields.get("x-request-id", ""),
-            route=intake.route,
-            outcome=course.outcome,
-            gate=course.refusal.gate if course.refusal is not None else None,
-            traffic_class=intake.traffic_class.name,
-            tenant=intake.tenant,
-            model=intake.model,
-            replica=course.replica,
-            status=course.status,
-            queue_wait_s=admission.waited_s if admission is not None else None,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
-            total_s=now_s - intake.arrived_s,
-            prompt_tokens=sum(part.tokens for part in counted.parts) if counted is not None else None,
-            prompt_tokens_reported=usage.prompt_tokens if usage is not None else None,
-            output_tokens=output,
-            output_tokens_forecast=admission.lease.output_tokens_forecast if admission is not None else None,
-            count_source=counted.source if counted is not None else None,
-            reroutes=admission.reroutes if admission is not None else 0,
-            ttft_target_s=intake.traffic_class.ttft_s,
-            tpot_target_s=intake.traffic_class.tpot_s,
-        )

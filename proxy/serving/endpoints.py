@@ -28,12 +28,11 @@ from proxy.serving.services import (
     send_answer,
     target_of,
 )
-from proxy.wire.answers import Answer, answer
+from proxy.wire.answers import Answer, answer, error_shape
 from proxy.wire.call import CallKind
-from proxy.wire.openai import UnreadableCallError
+from proxy.wire.lax import UnreadableCallError
+from proxy.wire.read_call import CALL_ROUTES
 from proxy.wire.routes import RouteKind, kind_of
-
-CALLS = {"/v1/chat/completions": CallKind.CHAT, "/v1/completions": CallKind.COMPLETIONS}
 
 
 class Endpoints:
@@ -58,7 +57,7 @@ class Endpoints:
         headers: Headers = scope["headers"]  # type: ignore[assignment]
         request_id, given = services.request_ids.of(headers)
         named_send = NamedSend(send, request_id)
-        refused = self._refused()
+        refused = self._refused(path)
         if refused is not None:
             await send_answer(named_send, refused)
             return
@@ -71,9 +70,10 @@ class Endpoints:
             except BodyCutOffError:
                 return
             except BodyTooLargeError:
-                await send_answer(named_send, answer(self._too_large(), jitter=0.0, brief=services.brief))
+                shaped = answer(self._too_large(), jitter=0.0, brief=services.brief, shape=error_shape(path))
+                await send_answer(named_send, shaped)
 
-    def _refused(self) -> Answer | None:
+    def _refused(self, path: str) -> Answer | None:
         """What every request is answered at present."""
         services = self._services
         if services.drain.refusing:
@@ -83,7 +83,7 @@ class Endpoints:
             refusal = self._too_many()
         else:
             return None
-        return answer(refusal, jitter=services.chance(), brief=services.brief)
+        return answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(path))
 
     async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> None:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])
@@ -94,7 +94,7 @@ class Endpoints:
             if not given:
                 send.request_id = in_body(body) or send.request_id
                 scope = renamed(scope, send.request_id)
-            call = CALLS.get(path) if method == "POST" else None
+            call = CALL_ROUTES.get(path) if method == "POST" else None
             if call is not None and await self._call(call, scope, path, body, arrived_s, receive, send):
                 return
             await self._pass_through.serve(scope, method, body, receive, send)

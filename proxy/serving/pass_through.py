@@ -6,7 +6,7 @@ from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import Receive, Send
 from proxy.serving.relay import RelayEnd, RelayRequest, relay
 from proxy.serving.services import Scope, Services, send_answer, target_of
-from proxy.wire.answers import answer
+from proxy.wire.answers import answer, error_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +39,6 @@ class PassThrough:
                 break  # it may have been acted on: not ours to repeat
         message = f"No replica could be spoken to: {error}"
         refusal = Refusal(Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, policy_key="relay.reroutes_max")
-        await send_answer(send, answer(refusal, jitter=services.chance(), brief=services.brief))
+        await send_answer(
+            send, answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(str(scope["path"])))
+        )

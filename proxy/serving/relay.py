@@ -23,13 +23,9 @@ from types import TracebackType
 
 from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
 from proxy.serving.client import after_head, client_leaves
+from proxy.wire.answer_forms import OPENAI, AnswerForm
 from proxy.wire.answer_usage import BodyTail, Usage
 from proxy.wire.sse import StreamObserver, UsageStripper
-
-OPENAI_CUT_OFF = (
-    b'data: {"error":{"message":"The replica failed while it was answering; the text so far is incomplete. Send the request again.",'
-    b'"type":"upstream_failed","param":null,"code":"cut_off"}}\n\ndata: [DONE]\n\n'
-)
 
 
 class RelayEnd(StrEnum):
@@ -87,6 +83,8 @@ class RelayResult:
     finish_reasons: tuple[str, ...] = ()
     tokens_seen: int = 0
     fingerprint: str | None = None  # the engine's system_fingerprint, where a stream told it
+    answer_id: str | None = None  # of an answer that the engine may keep
+    unfinished: bool = False  # the engine goes on working on it
     first_byte_s: float | None = None
     first_token_s: float | None = None
     last_byte_s: float | None = None
@@ -128,14 +126,14 @@ class _Relay:
     """State of one relay."""
 
     def __init__(
-        self, send: Send, clock: Clock, hooks: RelayHooks, *, stripper: UsageStripper | None, extra_headers: Headers, cut_off: bytes
+        self, send: Send, clock: Clock, hooks: RelayHooks, *, stripper: UsageStripper | None, extra_headers: Headers, form: AnswerForm
     ) -> None:  # fmt: skip
         self._send = send
         self._clock = clock
         self._hooks = hooks
         self._strip = stripper
         self._extra_headers = extra_headers
-        self._cut_off = cut_off
+        self._form = form
         self._status: int | None = None
         self._started = self._is_stream = False
         self._bytes_sent = 0
@@ -183,7 +181,7 @@ class _Relay:
         readable = fields.get(b"content-encoding", b"identity").lower() == b"identity"  # compressed bytes are copied unseen
         self._is_stream = content_type.startswith(b"text/event-stream") and readable
         if self._is_stream:
-            self._stream = StreamObserver()
+            self._stream = self._form.observer()
             self._stripper = self._strip
         elif status == 200 and content_type.startswith(b"application/json") and readable:
             self._body = BodyTail()
@@ -234,7 +232,7 @@ class _Relay:
             return
         tail = self._stripper.flush() if self._stripper is not None else b""
         whole = (self._last_sent + tail).endswith((b"\n\n", b"\r\n\r\n")) or not self._bytes_sent + len(tail)
-        tail += (b"" if whole else b"\n\n") + self._cut_off  # half an event must not run into ours
+        tail += (b"" if whole else b"\n\n") + self._form.cut_off(self._last_sent)  # half an event must not run into ours
         watch.disarm()
         await self._send({"type": "http.response.body", "body": tail, "more_body": False})
         self._bytes_sent += len(tail)
@@ -242,9 +240,9 @@ class _Relay:
     def result(self, ended: RelayEnd) -> RelayResult:
         """The state as a value."""
         stream = self._stream
-        usage = stream.usage if stream is not None else None
+        usage, kept = (stream.usage, None) if stream is not None else (None, None)
         if self._body is not None and ended is RelayEnd.COMPLETED:
-            usage = self._body.usage()
+            usage, kept = self._form.read_usage(self._body.collected()), self._form.read_kept(self._body.collected())
         if stream is not None:
             tokens_seen, reasons = stream.tokens_seen, stream.finish_reasons
         else:
@@ -262,6 +260,8 @@ class _Relay:
             finish_reasons=reasons,
             tokens_seen=tokens_seen,
             fingerprint=stream.fingerprint if stream is not None else None,
+            answer_id=stream.answer_id if stream is not None else kept.id if kept is not None else None,
+            unfinished=kept is not None and kept.unfinished,
             first_byte_s=self._first_byte_s,
             first_token_s=self._first_token_s,
             last_byte_s=self._last_byte_s,
@@ -280,17 +280,17 @@ async def relay(
     fingerprint: str = "",
     extra_headers: Headers | None = None,
     refuse_statuses: frozenset[int] = frozenset(),
-    cut_off: bytes = OPENAI_CUT_OFF,
+    form: AnswerForm = OPENAI,
 ) -> RelayResult:
     """Relay one request whose body was already received; see the module for how it ends and what is then to be done.
 
     ``strip_usage``: we asked the stream for usage and the client did not; the usage event is taken out, and the engine's
-    ``fingerprint`` goes where it would have been. Send such a request without
-    ``accept-encoding``, for a compressed stream is copied as it is. ``extra_headers`` are added to the response head. ``cut_off`` holds
-    the events that end a cut-off stream, in the format of its route. A cancellation from outside passes through, with upstream closed.
+    ``fingerprint`` goes where it would have been. Send such a request without ``accept-encoding``, for a compressed stream is copied as
+    it is. ``extra_headers`` are added to the response head. ``form`` says how answers of this route are read, and how a cut-off stream
+    ends. A cancellation from outside passes through, with upstream closed.
     """
     stripper = UsageStripper(fingerprint) if strip_usage else None
-    state = _Relay(send, clock, hooks, stripper=stripper, extra_headers=extra_headers or [], cut_off=cut_off)
+    state = _Relay(send, clock, hooks, stripper=stripper, extra_headers=extra_headers or [], form=form)
     ended = RelayEnd.CLIENT_GONE
     with _ClientWatch(receive) as watch:
         try:

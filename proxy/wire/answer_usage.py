@@ -129,6 +129,10 @@ class BodyTail:
             self._parts = [kept]
             self._bytes = len(kept)
 
+    def collected(self) -> bytes:
+        """What was kept."""
+        return b"".join(self._parts)
+
     def usage(self) -> Usage | None:
-        """What the collected bytes say."""
-        return read_usage(b"".join(self._parts))
+        """What the collected bytes say, of an OpenAI-style answer."""
+        return read_usage(self.collected())

@@ -16,6 +16,7 @@ not retry", with the true value in the body. It fails where clients ignore both 
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import assert_never
 
 import msgspec
@@ -31,6 +32,28 @@ GATE_CONTEXT = "context"
 GATE_CONTEXT_BOUND = "context.bound"  # as context, by a lower bound of the prompt's length instead of its count
 GATE_MODEL = "model"
 GATE_UPSTREAM_TIMEOUT = "upstream.timeout"
+
+
+# Anthropic's names for what a status says; its SDK makes its exceptions by status and shows these.
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+
+
+class ErrorShape(StrEnum):
+    """Whose error object a client is given. ``RESPONSES`` differs from ``OPENAI`` once it streams."""
+
+    OPENAI = "openai"
+    RESPONSES = "responses"
+    ANTHROPIC = "anthropic"
+
+
+def error_shape(path: str) -> ErrorShape:
+    """The shape of the API that a path belongs to."""
+    if path.startswith("/v1/messages"):
+        return ErrorShape.ANTHROPIC
+    return ErrorShape.RESPONSES if path.startswith("/v1/responses") else ErrorShape.OPENAI
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +105,9 @@ def _row(refusal: Refusal) -> _Row:  # noqa: C901  one case per outcome, flat, i
             assert_never(unknown)
 
 
-def answer(refusal: Refusal, *, jitter: float, brief: bool, retry_budget: bool = True) -> Answer:
+def answer(
+    refusal: Refusal, *, jitter: float, brief: bool, retry_budget: bool = True, shape: ErrorShape = ErrorShape.OPENAI
+) -> Answer:
     """Return the response to a request that is not forwarded.
 
     ``jitter`` is drawn by the caller from [0, 1); ``brief`` hides what is decided on from outside clients; ``retry_budget`` says
@@ -91,7 +116,8 @@ def answer(refusal: Refusal, *, jitter: float, brief: bool, retry_budget: bool =
     row = _row(refusal)
     if row.status is None:
         raise ValueError(f"{refusal.outcome}: the response has begun; use stream_error_event")
-    body = msgspec.json.encode({"error": _error(refusal, row, brief=brief)})
+    error = _error(refusal, row, brief=brief)
+    body = msgspec.json.encode(_anthropic(error, row.status) if shape is ErrorShape.ANTHROPIC else {"error": error})
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -101,9 +127,29 @@ def answer(refusal: Refusal, *, jitter: float, brief: bool, retry_budget: bool =
     return Answer(row.status, tuple(headers), body)
 
 
-def stream_error_event(refusal: Refusal, *, brief: bool) -> bytes:
-    """Return what ends a stream that cannot be finished: an error event and ``[DONE]``, as vLLM does it."""
-    return b"data: " + msgspec.json.encode({"error": _error(refusal, _row(refusal), brief=brief)}) + b"\n\ndata: [DONE]\n\n"
+def stream_error_event(
+    refusal: Refusal, *, brief: bool, shape: ErrorShape = ErrorShape.OPENAI, sequence_number: int = 0
+) -> bytes:
+    """Return what ends a stream that cannot be finished, in the form that the API's own clients raise an error for.
+
+    Chats and completions: an error event and ``[DONE]``, as vLLM does it. Messages: an ``error`` event. Responses: the same with the
+    ``sequence_number`` its events carry, and the error as a member too, because SDKs raise only then.
+    """
+    row = _row(refusal)
+    error = _error(refusal, row, brief=brief)
+    if shape is ErrorShape.OPENAI:
+        return b"data: " + msgspec.json.encode({"error": error}) + b"\n\ndata: [DONE]\n\n"
+    if shape is ErrorShape.ANTHROPIC:
+        event = _anthropic(error, row.status)
+    else:
+        told = {key: error[key] for key in ("code", "message", "param")}
+        event = {"type": "error", "sequence_number": sequence_number, **told, "error": error}
+    return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _anthropic(error: dict[str, object], status: int | None) -> dict[str, object]:
+    """Anthropic's object around the same facts; of a stream that has begun there is no status to go by."""
+    return {"type": "error", "error": error | {"type": _ANTHROPIC_TYPES.get(status or 0, "api_error")}}
 
 
 def context_overflow(prompt_tokens: int, context_tokens_max: int, *, exact: bool) -> Refusal:

@@ -41,7 +41,7 @@ def _event_ends(buffer: bytes, searched: int) -> list[tuple[int, int]]:
     return ends
 
 
-def _event_data(event: bytes) -> bytes:
+def event_data(event: bytes) -> bytes:
     """The ``data`` of one event, its lines joined as the SSE rules say; b"" for comments and events without data."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
@@ -65,6 +65,7 @@ class StreamObserver:
         "_opened",
         "_skipping",
         "_usage",
+        "answer_id",
         "done",
         "failed",
         "fingerprint",
@@ -75,6 +76,7 @@ class StreamObserver:
         self.done = False
         self.failed = False
         self.first_content = False
+        self.answer_id: str | None = None  # of an answer that the engine keeps
         self.fingerprint: str | None = None  # ``system_fingerprint`` of the last event that told it
         self._carry = b""
         self._skipping = False  # inside an event that is too long to be kept
@@ -109,11 +111,16 @@ class StreamObserver:
     def feed(self, data: bytes) -> None:
         """Look at the next bytes of the stream, cut anywhere."""
         if self._opened and not self._carry and data.endswith(b"\n\n") and not self._skipping:
-            choices = data.count(_CHOICE)
-            if choices == data.count(b"\n\n") and _FINISHED not in data and _USAGE not in data:
-                self._estimate += choices
+            ordinary = self._all_ordinary(data)
+            if ordinary:
+                self._estimate += ordinary
                 return
         self._feed_events(data)
+
+    def _all_ordinary(self, data: bytes) -> int:
+        """How many events the data holds, if all are ordinary ones with a token each; else 0."""
+        choices = data.count(_CHOICE)
+        return choices if choices == data.count(b"\n\n") and _FINISHED not in data and _USAGE not in data else 0
 
     def _feed_events(self, data: bytes) -> None:
         buffer = self._carry + data
@@ -134,7 +141,7 @@ class StreamObserver:
         self._carry = carry
 
     def _event(self, event: bytes) -> None:
-        data = _event_data(event)
+        data = event_data(event)
         if not data.startswith(b"{"):
             self.done = self.done or data == b"[DONE]"
             return
@@ -241,7 +248,7 @@ class UsageStripper:
         if not _HAS_USAGE.search(event):
             self._settled = self._settled or _HAS_CHOICE.search(event) is not None
             return False
-        answer = decode_answer(_event_data(event))
+        answer = decode_answer(event_data(event))
         if answer is None or answer.usage is None:
             return False
         if not answer.choices:

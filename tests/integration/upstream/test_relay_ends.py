@@ -8,7 +8,8 @@ import pytest
 
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.ports import Message, Receive, Send
-from proxy.serving.relay import OPENAI_CUT_OFF, RelayEnd, RelayRequest, RelayResult, relay
+from proxy.serving.relay import RelayEnd, RelayRequest, RelayResult, relay
+from proxy.wire.answer_forms import OPENAI
 from proxy.wire.answer_usage import Usage
 from tests.integration.upstream.relaying import (
     DONE,
@@ -26,13 +27,15 @@ from tests.integration.upstream.relaying import (
 )
 from tests.support.upstream_servers import Peer, ScriptedUpstream, dechunk, post, read_response
 
+CUT_OFF = OPENAI.cut_off(b"")
+
 
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        (token("a"), token("a") + OPENAI_CUT_OFF),
-        (token("a") + b'data: {"id', token("a") + b'data: {"id\n\n' + OPENAI_CUT_OFF),
-        (b"", OPENAI_CUT_OFF),
+        (token("a"), token("a") + CUT_OFF),
+        (token("a") + b'data: {"id', token("a") + b'data: {"id\n\n' + CUT_OFF),
+        (b"", CUT_OFF),
     ],
 )
 @pytest.mark.parametrize("strip", [True, False])

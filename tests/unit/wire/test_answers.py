@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.core.outcome import Outcome, Refusal
-from proxy.wire.answers import Answer, answer, context_overflow, model_not_found, stream_error_event
+from proxy.wire.answers import Answer, answer, context_overflow, error_shape, model_not_found, stream_error_event
 
 WITHOUT_RESPONSE = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.CUT_OFF}
 
@@ -195,3 +195,22 @@ def test_a_stream_ends_with_an_error_event_and_done(outcome: Outcome) -> None:
     assert rest == b""
     assert b"\n" not in event
     assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == outcome.value
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [
+        (Outcome.NEVER_FITS, "invalid_request_error"), (Outcome.QUEUE_TIMEOUT, "rate_limit_error"),
+        (Outcome.TENANT_RATE, "rate_limit_error"), (Outcome.NO_REPLICA, "overloaded_error"),
+        (Outcome.DRAINING, "overloaded_error"), (Outcome.UPSTREAM_FAILED, "api_error"), (Outcome.INTERNAL, "api_error"),
+    ],
+)  # fmt: skip
+def test_messages_are_refused_in_anthropics_shape(outcome: Outcome, kind: str) -> None:
+    refusal = Refusal(outcome, gate="g", message="m", retry_after_s=2.0)
+    plain = answer(refusal, jitter=0.0, brief=False)
+    shaped = answer(refusal, jitter=0.0, brief=False, shape=error_shape("/v1/messages/count_tokens"))
+    assert shaped.status == plain.status
+    body = json.loads(shaped.body)
+    assert body["type"] == "error"
+    assert body["error"] == json.loads(plain.body)["error"] | {"type": kind}
+    assert json.loads(answer(refusal, jitter=0.0, brief=False, shape=error_shape("/v1/responses")).body) == json.loads(plain.body)

@@ -1,0 +1,95 @@
+"""What is noted about one request on its way, and what it comes to in the end."""
+
+from dataclasses import dataclass
+
+from proxy.core.outcome import Outcome, Refusal
+from proxy.ports import PromptCount, RequestRecord
+from proxy.serving.dispatcher import Admission
+from proxy.serving.intake import Intake
+from proxy.serving.relay import RelayEnd, RelayResult
+
+NATURAL_ENDS = frozenset({"stop", "tool_calls", "function_call"})
+
+
+@dataclass(slots=True)
+class Course:
+    """What is noted about one request on its way, for the record at its end."""
+
+    intake: Intake
+    counted: PromptCount | None = None
+    admission: Admission | None = None
+    replica: str | None = None
+    refusal: Refusal | None = None
+    result: RelayResult | None = None
+    outcome: Outcome = Outcome.INTERNAL
+    status: int | None = None
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As the engine's usage says, else as many as were seen."""
+        if self.result is None:
+            return None
+        usage = self.result.usage
+        return usage.completion_tokens if usage is not None else self.result.tokens_seen
+
+    @property
+    def answered(self) -> bool:
+        """Whether the engine gave the answer that was asked for."""
+        return self.outcome is Outcome.COMPLETED and self.result is not None and self.result.status == 200
+
+    @property
+    def natural(self) -> bool:
+        """Whether every choice ended of itself, so that its length is one to learn from."""
+        reasons = self.result.finish_reasons if self.result is not None else ()
+        return self.answered and bool(reasons) and not self.intake.call.kind.prefill_only and NATURAL_ENDS.issuperset(reasons)
+
+    def conclude(self) -> None:
+        """Take the outcome from the relay's end."""
+        result = self.result
+        if result is None:
+            return
+        self.status = result.status
+        match result.ended:
+            case RelayEnd.COMPLETED:
+                self.outcome = Outcome.UPSTREAM_FAILED if result.stream_failed else Outcome.COMPLETED
+            case RelayEnd.CLIENT_GONE:
+                self.outcome = Outcome.CANCELLED
+            case RelayEnd.FAILED_MIDSTREAM:
+                self.outcome = Outcome.CUT_OFF
+            case RelayEnd.FAILED_BEFORE_HEAD | RelayEnd.REFUSED:
+                self.outcome = Outcome.UPSTREAM_FAILED
+
+    def record(self, now_s: float) -> RequestRecord:
+        """Everything known at its end, for metrics, log and trace."""
+        intake, result, admission = self.intake, self.result, self.admission
+        usage = result.usage if result is not None else None
+        output = self.output_tokens
+        ttft_s = tpot_s = None
+        if result is not None and result.first_token_s is not None:
+            ttft_s = result.first_token_s - intake.arrived_s
+            if result.is_stream and output is not None and output > 1 and result.last_byte_s is not None:
+                tpot_s = (result.last_byte_s - result.first_token_s) / (output - 1)
+        counted = self.counted
+        return RequestRecord(
+            request_id=intake.fields.get("x-request-id", ""),
+            route=intake.route,
+            outcome=self.outcome,
+            gate=self.refusal.gate if self.refusal is not None else None,
+            traffic_class=intake.traffic_class.name,
+            tenant=intake.tenant,
+            model=intake.model,
+            replica=self.replica,
+            status=self.status,
+            queue_wait_s=admission.waited_s if admission is not None else None,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            total_s=now_s - intake.arrived_s,
+            prompt_tokens=sum(part.tokens for part in counted.parts) if counted is not None else None,
+            prompt_tokens_reported=usage.prompt_tokens if usage is not None else None,
+            output_tokens=output,
+            output_tokens_forecast=admission.lease.output_tokens_forecast if admission is not None else None,
+            count_source=counted.source if counted is not None else None,
+            reroutes=admission.reroutes if admission is not None else 0,
+            ttft_target_s=intake.traffic_class.ttft_s,
+            tpot_target_s=intake.traffic_class.tpot_s,
+        )
