@@ -11,6 +11,8 @@ uvicorn reads a head or a body of any size for any time, and hands on what a car
 - **Upgrade.** An offer of a protocol not spoken here (Java's client offers h2c with its first request) is ignored, as RFC 9110 §7.8 has
   it; the parser takes it for the end of HTTP, so body and further requests are fed to it again.
 - **Order.** A fault behind a request that is still being answered ends the connection after that answer, not in the middle of it.
+- **Leave.** From SIGTERM on each answer closes its connection: a balancer that only counts connections would keep sending requests over
+  those it has, long after this process left its list.
 
 A request that arrives in one read, which is nearly every one, sets no timer.
 """
@@ -33,12 +35,14 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionBounds:
-    """How large and slow a request may come; the policy's ``limits`` say why."""
+class ConnectionRules:
+    """How large and slow a request may come (the policy's ``limits`` say why), who is told of one that is given up, and when it ends."""
 
     head_bytes_max: int
     head_s_max: float
     body_s_max: float
+    on_fault: Callable[[ConnectionFault], None]
+    ending: Callable[[], bool]  # whether this process takes its leave
 
 
 class _Phase(Enum):
@@ -52,12 +56,12 @@ class _FaultError(Exception):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection. ``on_fault`` is told why one is given up."""
+    """One connection."""
 
-    def __init__(self, bounds: ConnectionBounds, on_fault: Callable[[ConnectionFault], None], **options: Any) -> None:
+    def __init__(self, rules: Callable[[], ConnectionRules], **options: Any) -> None:
+        """``rules`` tells those in force, which hold for the connection from its first byte to its last."""
         super().__init__(**options)
-        self._bounds = bounds
-        self._on_fault = on_fault
+        self._rules = rules()
         self._phase = _Phase.BETWEEN
         self._message = 0
         self._deaf = False  # what still comes is not looked at
@@ -155,7 +159,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _room_for(self, read_bytes: int, framing_bytes: int) -> bool:
         """Count a read that lay wholly within a head or a body; False where that is too much."""
-        bytes_max = self._bounds.head_bytes_max
+        bytes_max = self._rules.head_bytes_max
         if self._phase is _Phase.HEAD:
             self._head_bytes += read_bytes
             if self._head_bytes > bytes_max:
@@ -174,7 +178,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 hosts += 1
             elif name == b"transfer-encoding":
                 coding = value.strip().lower()
-        if size > self._bounds.head_bytes_max:
+        if size > self._rules.head_bytes_max:
             return ConnectionFault.HEAD_TOO_LARGE
         version = self.parser.get_http_version()
         if version not in {"1.1", "1.0"} or (hosts != 1 and (hosts or version == "1.1")):
@@ -202,13 +206,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        if self._rules.ending():
+            cycle.keep_alive = False
         super()._start_asgi_task(cycle, app)
 
     def _give_up(self, fault: ConnectionFault) -> None:
         """Take nothing more from this connection, and close it where no answer is cut off by that."""
         self._deaf = True
         self._stop_timer()
-        self._on_fault(fault)
+        self._rules.on_fault(fault)
         answering, newest = self._answering, self.cycle
         half = self._phase is _Phase.BODY and newest is not None and newest.more_body  # of the newest request
         if answering is None or answering.response_complete:
@@ -247,15 +253,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._timer_for = awaited
         if self._phase is _Phase.HEAD:
-            self._timer = self.loop.call_later(self._bounds.head_s_max, self._give_up, ConnectionFault.HEAD_TIMEOUT)
+            self._timer = self.loop.call_later(self._rules.head_s_max, self._give_up, ConnectionFault.HEAD_TIMEOUT)
         else:
             self._body_since_s = self.loop.time()
-            self._timer = self.loop.call_later(self._bounds.body_s_max, self._check_body)
+            self._timer = self.loop.call_later(self._rules.body_s_max, self._check_body)
 
     def _check_body(self) -> None:
         if self.cycle is not self._answering:  # it waits behind another request, and nothing is read meanwhile
             self._body_since_s = self.loop.time()
-        due_s = self._body_since_s + self._bounds.body_s_max + self._body_bytes / BODY_BYTES_PER_S_MIN
+        due_s = self._body_since_s + self._rules.body_s_max + self._body_bytes / BODY_BYTES_PER_S_MIN
         if due_s <= self.loop.time():
             self._give_up(ConnectionFault.BODY_TIMEOUT)
         else:

@@ -10,8 +10,7 @@ from typing import Any, Protocol, cast
 
 import uvicorn
 
-from proxy.adapters.http_protocol import BoundedHttpProtocol, ConnectionBounds
-from proxy.wire.connection_faults import ConnectionFault
+from proxy.adapters.http_protocol import BoundedHttpProtocol, ConnectionRules
 
 
 class Drain(Protocol):
@@ -50,13 +49,11 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def server_config(
-    app: Callable[..., Awaitable[Any]], bounds: ConnectionBounds, on_fault: Callable[[ConnectionFault], None]
-) -> uvicorn.Config:
+def server_config(app: Callable[..., Awaitable[Any]], rules: Callable[[], ConnectionRules]) -> uvicorn.Config:
     """How both ports are served."""
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", partial(BoundedHttpProtocol, bounds, on_fault)),
+        http=cast("type[asyncio.Protocol]", partial(BoundedHttpProtocol, rules)),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -68,16 +65,14 @@ def server_config(
 
 
 async def serve_until(
-    main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, bounds: ConnectionBounds,
-    on_fault: Callable[[ConnectionFault], None], alive: int | None = None,
+    main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, rules: Callable[[], ConnectionRules], alive: int | None = None,
 ) -> None:  # fmt: skip
-    """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once. ``on_fault`` is told of each
-    connection that breaks the rules or ``bounds``.
+    """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once.
 
     SIGINT comes from somebody at a terminal, not from a load balancer's owner: it refuses new requests from the start. ``alive`` is the
     reading end of a pipe that the parent process holds: its end counts as SIGTERM.
     """
-    servers = [_Server(server_config(app, bounds, on_fault)) for app in (main, admin)]
+    servers = [_Server(server_config(app, rules)) for app in (main, admin)]
     running = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
     told, again = asyncio.Event(), asyncio.Event()
     signals: list[signal.Signals] = []

@@ -6,13 +6,14 @@ import logging
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 
 import httpx
 import uvloop
 
 from proxy import __version__
 from proxy.adapters.clock import SystemClock
-from proxy.adapters.http_protocol import ConnectionBounds
+from proxy.adapters.http_protocol import ConnectionRules
 from proxy.adapters.kv_events import KvEventsUnavailableError
 from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.adapters.worker_processes import Workers
@@ -24,6 +25,7 @@ from proxy.core.policy import Policy, Store
 from proxy.ports.store import SharedStore
 from proxy.serving.access import AdminAccess
 from proxy.serving.admin import admin_app
+from proxy.serving.drain import DrainPhase
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
 
@@ -76,8 +78,8 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
         try:
             endpoints = Endpoints(services)
             log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *addresses)
-            bounds, faults = connection_bounds(policy), services.telemetry.connection_refused
-            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain, bounds, faults, alive)
+            rules = partial(connection_rules, services)
+            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain, rules, alive)
         finally:
             for task in tasks:
                 task.cancel()
@@ -93,10 +95,16 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
     return 0
 
 
-def connection_bounds(policy: Policy) -> ConnectionBounds:
-    """What the policy says of the way in."""
-    limits = policy.limits
-    return ConnectionBounds(limits.head_bytes_max, limits.head_s_max, limits.body_s_max)
+def connection_rules(services: Services) -> ConnectionRules:
+    """What holds for a connection that is made now, to either port."""
+    limits, drain = services.policy.limits, services.drain
+    return ConnectionRules(
+        head_bytes_max=limits.head_bytes_max,
+        head_s_max=limits.head_s_max,
+        body_s_max=limits.body_s_max,
+        on_fault=services.telemetry.connection_refused,
+        ending=lambda: drain.phase is not DrainPhase.SERVING,
+    )
 
 
 def redis_store(address: StoreAddress, patience: Store) -> SharedStore:

@@ -22,7 +22,7 @@ from proxy.core.replica import ReplicaFacts
 from proxy.ports import ReplicaFeed
 from proxy.ports.store import SharedStore
 from proxy.serving.dispatcher import Dispatcher
-from proxy.serving.drain import Drain
+from proxy.serving.drain import Drain, draining
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, Part, StaticCap
 from proxy.serving.outstanding import Outstanding
@@ -93,7 +93,7 @@ def build_services(policy: Policy, control: httpx.AsyncClient, store: SharedStor
         switches=switches,
         outstanding=outstanding,
         telemetry=telemetry,
-        drain=Drain(policy.relay.drain_accept_s, policy.relay.grace_s),
+        drain=Drain(policy.relay.drain_accept_s, policy.relay.grace_s, lambda: _cut_off(services)),
         credentials=replicas.credentials,
         chance=random.random,
         request_id=lambda: uuid.uuid4().hex,
@@ -107,6 +107,12 @@ def build_services(policy: Policy, control: httpx.AsyncClient, store: SharedStor
 def proxy_name() -> str:
     """A name that no other proxy has or had: numbers of reservations begin anew with it."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+async def _cut_off(services: Services) -> None:
+    """Answer whoever still waits or runs when the grace time is over."""
+    services.dispatcher.shed_waiting(draining())
+    await services.upstream.aclose()
 
 
 def _replica_to_ask(services: Services, model: str | None) -> str | None:

@@ -218,6 +218,11 @@ class Dispatcher:
         self._timer_s = self.clock.now_s() + RETRY_TICK_S
         self._timer = asyncio.get_running_loop().call_later(RETRY_TICK_S, self._tick)
 
+    def shed_waiting(self, refusal: Refusal) -> None:
+        """Give everybody who waits for a place this answer."""
+        for request_id in list(self._waiting):
+            self._wake(request_id, ShedError(refusal))
+
     def close(self) -> None:
         """Stop the timer."""
         if self._timer is not None:

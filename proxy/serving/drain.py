@@ -1,14 +1,19 @@
 """Ending a process without failing a request.
 
 On SIGTERM ``/ready`` turns 503 at once; for ``drain_accept_s`` requests are still accepted, because load balancers take some seconds to
-see that; then new ones are refused with ``draining``; what waits or runs finishes within ``grace_s``; then the process ends.
+see that; then new ones are refused with ``draining``; what waits or runs finishes within ``grace_s``. What then still does is cut off,
+which clients are told: whoever waits is refused, a stream ends with an error event. Then the process ends.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+
+from proxy.core.outcome import Outcome, Refusal
+
+CUT_OFF_S = 1.0  # until the last words are written: they are short, and who does not read them is not waited for
 
 log = logging.getLogger("kvgate.drain")
 
@@ -21,16 +26,24 @@ class DrainPhase(StrEnum):
     REFUSING = "refusing"
 
 
+def draining() -> Refusal:
+    """The answer to who comes, or still waits, when no more is taken."""
+    message = "This proxy is shutting down."
+    return Refusal(Outcome.DRAINING, gate="drain", message=message, policy_key="relay.drain_accept", retry_after_s=1.0)
+
+
 class Drain:
     """Holds the phase and counts requests under way."""
 
-    def __init__(self, accept_s: float, grace_s: float) -> None:
+    def __init__(self, accept_s: float, grace_s: float, cut_off: Callable[[], Awaitable[None]]) -> None:
+        """``cut_off`` ends what is still under way after the grace time, soon."""
         self.phase = DrainPhase.SERVING
         self.under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._accept_s = accept_s
         self._grace_s = grace_s
+        self._cut_off = cut_off
 
     @property
     def refusing(self) -> bool:
@@ -64,5 +77,9 @@ class Drain:
                 await self._idle.wait()
         if self.under_way:
             log.error("drain.cut_off requests=%d still under way after the grace time", self.under_way)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CUT_OFF_S):
+                    await self._cut_off()
+                    await self._idle.wait()
         else:
             log.warning("drain.finished")

@@ -13,6 +13,7 @@ from proxy.ports import Headers, Receive, Send
 from proxy.serving.calls import Calls
 from proxy.serving.client import NamedSend
 from proxy.serving.control_routes import ControlRoutes
+from proxy.serving.drain import draining
 from proxy.serving.identity import caller_of
 from proxy.serving.intake import read_intake
 from proxy.serving.own_routes import OwnRoutes
@@ -77,8 +78,7 @@ class Endpoints:
         """What every request is answered at present."""
         services = self._services
         if services.drain.refusing:
-            message = "This proxy is shutting down."
-            refusal = Refusal(Outcome.DRAINING, gate="drain", message=message, policy_key="relay.drain_accept", retry_after_s=1.0)
+            refusal = draining()
         elif services.drain.under_way >= services.policy.limits.connections_max:
             refusal = self._too_many()
         else:

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from proxy import app
@@ -91,8 +92,6 @@ async def hostile(**limits: Any) -> AsyncIterator[Hostile]:
     recorder = Recorder()
     recorder.let_go.set()
     async with ScriptedUpstream.running(recorder) as upstream, proxying(upstream.url, policy=policy) as proxy:
-        services = proxy.services
-        config = server_config(proxy.endpoints, app.connection_bounds(services.policy), services.telemetry.connection_refused)
-        async with served(config) as port:
+        async with served(server_config(proxy.endpoints, partial(app.connection_rules, proxy.services))) as port:
             yield Hostile(proxy, port, recorder)
         await proxy.until_idle()

@@ -153,10 +153,35 @@ async def test_what_still_runs_after_the_grace_is_cut_off(tmp_path: Path) -> Non
         await stream.reader.readuntil(b"data: ")
         kvgate.process.send_signal(signal.SIGTERM)
         await kvgate.said("drain.cut_off requests=1")
+        told = (await stream.reader.read()).decode()
+        assert '"code":"cut_off"' in told
+        assert told.endswith("data: [DONE]\n\n\r\n0\r\n\r\n")
         assert await kvgate.ended() == 0
         await stream.leave()
         await mock.until_idle()
         assert not [line for line in kvgate.lines if "Traceback" in line or "Exception" in line]
+
+
+async def test_who_still_waits_after_the_grace_is_told(tmp_path: Path) -> None:
+    policy = "relay: {drain_accept: 0s, grace: 200ms}\nlimits: {static_cap_per_replica: 1}\n"
+    async with serving(policy, tmp_path, "--kv-blocks", "200") as (kvgate, _):
+        clients, _ = await kvgate.ports()
+        running = [await clients.start_chat(max_tokens=2900, ignore_eos=True, stream=True)]
+        await running[0].reader.readuntil(b"data: ")
+        waiting = await clients.start_chat(max_tokens=2900, ignore_eos=True, stream=True)
+        await until_held(clients)
+        kvgate.process.send_signal(signal.SIGTERM)
+        reply = await waiting.reply()
+        assert (reply.status, reply.headers["x-kvgate-outcome"]) == (503, "draining")
+        assert reply.headers["x-should-retry"] == "true"
+        assert await kvgate.ended() == 0
+        await running[0].leave()
+
+
+async def until_held(clients: Wire) -> None:
+    async with asyncio.timeout(20):
+        while b"kvgate_queue_requests 1.0" not in (await clients.request("GET", "/metrics")).body:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def test_it_starts_without_a_replica_and_uses_it_once_it_answers(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from proxy.adapters.http_protocol import BODY_BYTES_PER_S_MIN, BoundedHttpProtocol, ConnectionBounds
+from proxy.adapters.http_protocol import BODY_BYTES_PER_S_MIN, BoundedHttpProtocol, ConnectionRules
 from proxy.wire.connection_faults import ConnectionFault, fault_response
 
-BOUNDS = ConnectionBounds(head_bytes_max=200, head_s_max=10.0, body_s_max=30.0)
 HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
 
 
@@ -90,8 +89,10 @@ class Port:
         self.loop, self.transport = Loop(), Transport()
         self.faults: list[ConnectionFault] = []
         config = uvicorn.Config(serve, log_config=None, timeout_keep_alive=75, ws="none")
+        self.ending = False
+        rules = ConnectionRules(200, 10.0, 30.0, self.faults.append, lambda: self.ending)
         self.protocol = BoundedHttpProtocol(
-            BOUNDS, self.faults.append, config=config, server_state=ServerState(), app_state={}, _loop=self.loop
+            lambda: rules, config=config, server_state=ServerState(), app_state={}, _loop=self.loop
         )
         self.protocol.connection_made(self.transport)
 
@@ -215,6 +216,17 @@ async def test_nothing_is_heard_after_a_fault(port: Port) -> None:
     port.gets(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"nonsense")
     assert port.transport.written == written
     assert port.faults == [ConnectionFault.MALFORMED]
+
+
+async def test_an_answer_closes_its_connection_once_the_process_takes_its_leave(port: Port) -> None:
+    request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    port.gets(request)
+    running = port.protocol.cycle
+    port.ending = True
+    assert running.keep_alive  # it may have told so already
+    running.response_complete = True
+    port.gets(request)
+    assert not port.protocol.cycle.keep_alive
 
 
 @pytest.mark.parametrize("fault", ConnectionFault)
