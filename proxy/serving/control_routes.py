@@ -38,9 +38,8 @@ class ControlRoutes:
 
     def refusal(self, path: str, fields: dict[str, str]) -> Answer | None:
         """What to answer instead of forwarding; None where the caller may and has said where to. ``fields`` has lower-case names."""
-        closed = closed_path(path)
-        if closed != path or not opened(closed, self.services.policy.passthrough.allow):
-            message = f"{closed} controls the engine itself and is closed. An operator can open it with {KEY}."
+        if not opened(path, self.services.policy.passthrough.allow):
+            message = f"{closed_path(path)} controls the engine itself and is closed. An operator can open it with {KEY}."
             return error_answer(403, "route_closed", message)
         refused = self.services.access.refusal(fields)
         if refused is not None:

@@ -9,6 +9,7 @@ than once), with doubled slashes, dot segments, parameters, other case, a slash 
 ``--root-path``, a balancer's). The engine itself is stricter; a spelling that only it would not understand is refused here all the same.
 """
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -71,7 +72,7 @@ CLOSED_PATHS = frozenset(
         *("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory", "/pause", "/resume", "/is_paused"),
         *("/abort_requests", "/inference/v1/abort_requests", "/collective_rpc", "/server_info", "/get_world_size"),
         *("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/start_profile", "/stop_profile"),
-        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/scale_elastic_ep"),
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters", "/adapters/{name}", "/scale_elastic_ep"),
         *("/fault_tolerance/apply", "/fault_tolerance/status"),
         *(
             "/init_weight_transfer_engine",
@@ -82,8 +83,10 @@ CLOSED_PATHS = frozenset(
         *("/update_weights", "/finish_weight_update", "/update_weight_version", "/weight_info", "/weight_checker"),
     }
 )
+_ADAPTERS, _ADAPTER = "/adapters", "/adapters/{name}"  # SageMaker's way to load and unload them
 _CLOSED_LAST_WORDS = frozenset(path.rpartition("/")[2] for path in CLOSED_PATHS)
 _DECODINGS_MAX = 8  # a path encoded more often is nobody's honest path
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_/")
 
 
@@ -95,10 +98,13 @@ def kind_of(method: str, path: str) -> RouteKind:
 
 
 def closed_path(path: str) -> str | None:
-    """The closed path that ``path`` comes to, however it is spelled; None where it comes to none."""
+    """The closed path, as the table has it, that ``path`` comes to, however it is spelled; None where it comes to none."""
     if not _PLAIN.issuperset(path) or "//" in path or path[:1] != "/" or path[-1] == "/":
         path = _plain(path)
-    if path.rpartition("/")[2] not in _CLOSED_LAST_WORDS:
+    parent, _, last = path.rpartition("/")
+    if parent.endswith(_ADAPTERS):
+        return _ADAPTER
+    if last not in _CLOSED_LAST_WORDS:
         return None
     while path:
         if path in CLOSED_PATHS:
@@ -129,9 +135,12 @@ def _plain(path: str) -> str:
 def in_table(method: str, path: str) -> bool:
     """Whether the table names the route; ``path`` as OpenAPI writes it, any name in braces."""
     template = "/".join("{id}" if part.startswith("{") and part.endswith("}") else part for part in path.split("/"))
-    return path in CLOSED_PATHS or method in OWN_PATHS.get(path, ()) or method in SAME_PATHS.get(template, ())
+    return closed_path(path) is not None or method in OWN_PATHS.get(path, ()) or method in SAME_PATHS.get(template, ())
 
 
 def opened(path: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a closed path is opened by the policy's paths or globs."""
-    return any(fnmatchcase(path, glob) for glob in allowed)
+    """Whether a closed path is opened by the policy's paths or globs: as the engine spells it, for no other spelling is."""
+    closed = closed_path(path)
+    parent, _, name = path.rpartition("/")
+    spelled_out = path == closed or (closed == _ADAPTER and parent == _ADAPTERS and _NAME.fullmatch(name) is not None)
+    return spelled_out and any(fnmatchcase(path, glob) for glob in allowed)

@@ -39,7 +39,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def _cassettes(folder: Path, model: str) -> Iterator[Body]:
     limits = {"max_tokens", "max_completion_tokens", "stream", "stream_options", "n", "best_of", "service_tier", "store"}
     for entry in _lines(folder / "openai_api_cassettes.jsonl"):
-        kind = next((kind for kind in CallKind if entry["path"].endswith("/" + ROUTES[kind])), None)
+        kind = next((kind for kind in ROUTES if entry["path"].endswith("/" + ROUTES[kind])), None)
         if kind is None or not isinstance(entry["request"], dict):
             continue
         kept = {key: value for key, value in entry["request"].items() if key not in limits}

@@ -101,6 +101,19 @@ def test_the_table_knows_what_it_names(method: str, path: str, known: bool) -> N
     assert in_table(method, path) is known
 
 
+@pytest.mark.parametrize(
+    "path", ["/adapters/a", "/adapters/A-b.c", "/x/adapters/a", "//adapters//a/", "/adapters/a%2f", "/ADAPTERS/a"]
+)
+def test_adapters_are_closed_by_any_name(path: str) -> None:
+    assert kind_of("DELETE", path) is RouteKind.CLOSED
+    assert opened(path, ("*",)) is (path in {"/adapters/a", "/adapters/A-b.c"})
+
+
+@pytest.mark.parametrize("path", ["/%73leep", "//sleep", "/SLEEP", "/sleep/", "/api/sleep", "/v1/chat/completions"])
+def test_only_the_engines_own_spelling_can_be_opened(path: str) -> None:
+    assert not opened(path, ("*",))
+
+
 def test_paths_are_opened_by_name_or_glob() -> None:
     assert opened("/sleep", ("/wake_up", "/sleep"))
     assert opened("/v1/load_lora_adapter", ("/v1/*lora*",))

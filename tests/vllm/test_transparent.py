@@ -1,0 +1,86 @@
+"""Clients cannot tell kvgate from the engine: every route of a real one is known, and answers the same through kvgate.
+
+The table (routes, what kvgate does with them, cases that were the same) is printed; KVGATE_ROUTES_TABLE names a file to write it to.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.wire.routes import CLOSED_PATHS, OWN_PATHS, SAME_PATHS
+from tests.bench.kvgate_process import KvgateProcess, kvgate_process
+from tests.vllm.conftest import HOME, VllmFactory, VllmServer
+from tests.vllm.transparent import Case, Table, ask, run, unknown_to_the_table
+
+pytestmark = pytest.mark.vllm
+
+LIST_S_MAX = 180
+DATA = os.environ.get("KVGATE_TEST_DATA")
+# Routes that a flag of the engine's configuration object or another package brings, which a bare app does not show.
+CONFIGURED = {"/start_profile", "/stop_profile", "/cohere/v2/chat", "/cohere/v2/chat/render"}
+POOLING = ("--runner", "pooling", "--convert", "embed")
+
+
+@pytest.fixture(scope="module")
+def gate(replica: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KvgateProcess]:
+    with kvgate_process(replica.base_url, replica.model_dir, tmp_path_factory.mktemp("kvgate")) as running:
+        yield running
+
+
+def shown(table: Table, name: str) -> None:
+    """Print the table, and add it to the file that is asked for."""
+    print(f"\n## {name}\n\n{table}")  # noqa: T201
+    target = os.environ.get("KVGATE_ROUTES_TABLE")
+    if target:
+        with Path(target).open("a", encoding="utf-8") as file:
+            file.write(f"## {name}\n\n{table}\n\n")
+
+
+async def test_everything_that_is_relayed_is_the_same(replica: VllmServer, gate: KvgateProcess) -> None:
+    table = await run(replica.base_url, gate.base_url, Path(DATA) if DATA else None, replica.served_name)
+    shown(table, "A generating model")
+    assert unknown_to_the_table(table.kinds) == []
+    assert table.cases.total() >= 850
+    assert {200, 307, 400, 404, 405} <= set(table.statuses)
+    assert table.differences == []
+
+
+async def test_a_pooling_model_is_the_same_too(vllm_server: VllmFactory, tmp_path: Path) -> None:
+    """Embedding, classifying, scoring and pooling routes, on the same model turned into an embedding one."""
+    server = vllm_server(256, *POOLING)
+    with kvgate_process(server.base_url, server.model_dir, tmp_path) as gate:
+        table = await run(server.base_url, gate.base_url, None, server.served_name)
+    shown(table, "A pooling model")
+    assert unknown_to_the_table(table.kinds) == []
+    assert {path for _, path in table.kinds} >= {"/pooling", "/v1/embeddings", "/v2/embed"}
+    assert table.differences == []
+
+
+def test_the_table_names_every_route_of_every_flag_and_no_other() -> None:
+    done = subprocess.run(
+        [str(HOME / "venv" / "bin" / "python"), str(Path(__file__).parent / "list_routes.py")],
+        capture_output=True, text=True, timeout=LIST_S_MAX, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    routes = [(method, path) for method, path in json.loads(done.stdout)]
+    assert unknown_to_the_table(routes) == []
+    served = {path.replace("{response_id}", "{id}").replace("{adapter_name}", "{name}") for _, path in routes}
+    pooling = {path for path in SAME_PATHS if any(word in path for word in ("embed", "pooling", "classify", "score", "rerank"))}
+    of_kvgate = {"/ready"}
+    assert CLOSED_PATHS | set(SAME_PATHS) | set(OWN_PATHS) == served | pooling | of_kvgate | CONFIGURED
+
+
+@pytest.mark.parametrize("path", ["/scale_elastic_ep", "/%73cale_elastic_ep", "/scale_elastic_ep/"])
+async def test_control_does_not_reach_a_real_engine(gate: KvgateProcess, path: str) -> None:
+    answer = await ask(gate.base_url, Case(path, "POST", path, b"{}"), "control")
+    assert (answer.status, json.loads(answer.frames[0])["error"]["code"]) == (403, "route_closed")
+
+
+async def test_an_unknown_model_is_404_as_it_is_to_the_engine(replica: VllmServer, gate: KvgateProcess) -> None:
+    body = json.dumps({"model": "nobody's", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}).encode()
+    case = Case("/v1/chat/completions", "POST", "/v1/chat/completions", body)
+    assert [(await ask(url, case, "unknown")).status for url in (replica.base_url, gate.base_url)] == [404, 404]
