@@ -57,6 +57,7 @@ def server_config(app: Callable[..., Awaitable[Any]], rules: Callable[[], Connec
         ws="none",
         lifespan="off",
         access_log=False,
+        proxy_headers=False,  # who called is who connected: X-Forwarded-For is for anybody to write
         server_header=False,
         date_header=False,
         log_config=None,
