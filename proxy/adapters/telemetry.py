@@ -53,6 +53,8 @@ class _StateCollector(Collector):
             ("kvgate_queue_bytes", "Body bytes waiting in kvgate", state.queue_bytes),
             ("kvgate_queue_oldest_seconds", "Age of the longest wait", state.queue_oldest_s),
             ("kvgate_open_requests", "Requests that hold a lease", state.open_requests),
+            ("kvgate_responses_known", "Stored responses whose replica is remembered", state.responses_known),
+            ("kvgate_background_leases", "Responses in the background that hold a place", state.background_leases),
             ("kvgate_body_bytes_held", "Bytes of request bodies in memory", state.body_bytes_held),
             ("kvgate_guard_tripped", "1 while faults inside kvgate make it forward without admission", state.guard_tripped),
             ("kvgate_tokenizer_backlog_requests", "Prompts waiting for or in the tokenizer", state.tokenizer_backlog),

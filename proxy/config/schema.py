@@ -29,6 +29,7 @@ from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
 from proxy.core.outcome import Mode
 from proxy.core.policy import (
     DEFAULT_CLASS,
+    AnswerHeaders,
     Auth,
     Budget,
     ErrorDetail,
@@ -188,6 +189,8 @@ LIMITS = Section(
         "static_cap_per_replica": Key(
             "static_cap_per_replica", integer(1, 1_000_000), "it holds while a fault keeps the forecast out"
         ),
+        "responses_max": Key("responses_max", integer(0, 100_000_000), "each id takes some 300 bytes"),
+        "background_max": Key("background_s_max", duration("1s", "168h"), "a place must be given back some day"),
     },
 )
 
@@ -220,6 +223,7 @@ POLICY = Section(
         "limits": Key("limits", LIMITS, "they bound what one process holds"),
         "store": Key("store", STORE, "it says how proxies share what they know"),
         "tokenizer": Key("tokenizer", TEXT, "it is a folder or a model name"),
+        "headers": Key("headers", choice(AnswerHeaders), "it says what answers tell of kvgate"),
         "error_detail": Key("error_detail", choice(ErrorDetail), "it says how much a refused client is shown"),
     },
     check=_check_policy,

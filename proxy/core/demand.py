@@ -62,6 +62,7 @@ class Demand:
     adapter: str = ""  # the LoRA adapter it runs with, "" for the base model
     fingerprint: int = 0  # of the body, to know it again when its client returns; 0: unknown
     beam_search: bool = False  # ``copies`` beams: the engine's front end asks for their tokens one at a time
+    kept_from: frozenset[str] = frozenset()  # replicas that cannot serve it, whatever room they have: another keeps its history
     shares_prefix: bool = True  # False: the engine looks up no prefix for it (prompt_logprobs, echo)
     # What follows from the fields above, worked out once: a decision asks for it again and again.
     prompt_tokens: int = field(init=False, repr=False, compare=False)  # over all parts

@@ -102,6 +102,13 @@ class Scrape:
     probe_every: int = 60
 
 
+class AnswerHeaders(StrEnum):
+    """What kvgate says of itself in the headers of answers."""
+
+    FULL = "full"
+    NONE = "none"  # for clients outside the house: no outcome, no wait, no replica's name
+
+
 @dataclass(frozen=True, slots=True)
 class Relay:
     """The path to a replica and back."""
@@ -145,6 +152,10 @@ class Limits:
     connections_max: int = 4096
     # Requests at a time to each replica while a fault inside kvgate keeps the forecast out: a modest max_num_seqs.
     static_cap_per_replica: int = 64
+    # Stored responses whose replica is remembered, some 300 bytes each. Of one that was forgotten every replica is asked.
+    responses_max: int = 65_536
+    # How long a response in the background holds its place while its replica cannot be asked, or never calls it finished.
+    background_s_max: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +194,7 @@ class Policy:
     store: Store = field(default_factory=Store)
     tokenizer: str | None = None  # a folder or a model name; None: as the replica's /v1/models tells
     error_detail: ErrorDetail = ErrorDetail.FULL
+    headers: AnswerHeaders = AnswerHeaders.FULL
 
     def class_of(self, facts: Facts) -> TrafficClass:
         """Return the first class that covers the request."""

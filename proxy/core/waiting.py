@@ -34,7 +34,7 @@ class Waiting:
     streaming: bool = False
     charge_block_steps: float = 0.0
     peak_blocks: float = 0.0
-    excluded: set[str] = field(default_factory=set)  # replicas that failed this request
+    excluded: set[str] = field(default_factory=set)  # replicas that failed this request, or cannot serve it
     curves: CurveCache = field(default_factory=dict)
     reservation: Reservation | None = None
     sequence: int = 0
@@ -51,6 +51,8 @@ class Waiting:
     held_off: dict[str, float] = field(default_factory=dict)  # by replica, until when the store need not be asked again
 
     def __post_init__(self) -> None:
+        if self.demand.kept_from:
+            self.excluded = self.excluded | self.demand.kept_from
         self.bound(self.demand.deadline_s)
 
     def bound(self, start_by_s: float) -> None:

@@ -263,6 +263,8 @@ class ProcessState:
     tokenizer_backlog: int
     tokenizer_backlog_bytes: int
     limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
+    responses_known: int = 0  # stored responses whose replica is remembered
+    background_leases: int = 0  # responses that go on after their answer
     store: StoreState | None = None  # None: this proxy is alone
     mode_override_left_s: float | None = None  # None: the policy file rules
     drain_override_left_s: tuple[tuple[str, float], ...] = ()  # by replica

@@ -4,17 +4,21 @@ Down once, up once. The one guarded place (``serving.guard``) stands between: a 
 under the static cap. What the engine itself must judge (a body we cannot read) is forwarded without a place: it holds no KV.
 """
 
-from contextlib import suppress
+import asyncio
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 
 from proxy.core.outcome import Mode, Outcome, Refusal
-from proxy.ports import PromptTooLongError, Receive, Send
+from proxy.core.policy import AnswerHeaders
+from proxy.ports import Headers, PromptTooLongError, Receive, Send
 from proxy.serving.course import Course
 from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
 from proxy.serving.intake import Intake, count, demand_of
-from proxy.serving.ranks import pinned
+from proxy.serving.ranks import pinned, server_of
 from proxy.serving.relay import RelayEnd, RelayHooks, RelayRequest, RelayResult, relay
+from proxy.serving.response_routes import ResponseRoutes
 from proxy.serving.services import Services, send_answer
 from proxy.wire.answer_forms import form_of
 from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT, answer, context_overflow, model_not_found
@@ -23,12 +27,16 @@ from proxy.wire.openai import inject_usage
 REFUSED_BY_REPLICA = frozenset({429, 503})  # its own full queue: backpressure, another replica may take it
 EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
 
+Place = AbstractAsyncContextManager[Admission]
+
 
 class Calls:
     """Serves one call at a time for any number of tasks; the state is in ``Services``."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, responses: ResponseRoutes) -> None:
         self._services = services
+        self._responses = responses
+        self._background: set[asyncio.Task[None]] = set()
         self._fingerprints = Fingerprints(services.dispatcher)
 
     async def serve(self, intake: Intake, receive: Receive, send: Send) -> None:
@@ -37,6 +45,7 @@ class Calls:
         course = Course(intake)
         trial = services.guard.tripped
         try:
+            await self._find_history(course)
             if services.dispatcher.gate.mode is Mode.OFF or services.guard.bypassed():
                 await self._static(course, receive, send)
                 return
@@ -72,15 +81,67 @@ class Calls:
             raise ShedError(context_overflow(error.tokens_min, context, exact=error.exact)) from error
         course.counted = counted
         demand = demand_of(services, intake, counted)
+        if course.home is not None:
+            demand = replace(demand, kept_from=frozenset(server_of(book.spec.name) for book in books) - {course.home})
         place = dispatcher.admitted(demand, receive, streaming=intake.call.stream)
         # Entered by hand, so that a fault of the gate is told from a fault of the relay inside the bracket.
         admission = course.admission = await guard.run(Part.GATE, place.__aenter__(), EXPECTED)
         try:
             await self._relay(course, admission, receive, send)
         finally:
+            course.conclude()
+            self._keep_response(course)
+            if course.goes_on:
+                self._go_on(course, admission, place)
+            else:
+                self._account(course, admission)
+                await self._leave(place)
+
+    async def _leave(self, place: Place) -> None:
+        with suppress(InternalFaultError):  # the answer is out; the fault was noted
+            await self._services.guard.run(Part.GATE, place.__aexit__(None, None, None), EXPECTED)
+
+    async def _find_history(self, course: Course) -> None:
+        """Of a call that continues a stored response: where that is kept, and a bound of its length."""
+        intake = course.intake
+        if intake.call.previous_response_id is None:
+            return
+        home = await self._responses.find(intake.call.previous_response_id, intake.headers)
+        if home is not None and home.replica in self._services.watchers:
+            course.home = home.replica
+            course.intake = replace(intake, call=replace(intake.call, history_tokens=home.tokens))
+
+    def _keep_response(self, course: Course) -> None:
+        """Remember where a response that may be asked for lives."""
+        result = course.result
+        if result is None or result.status != 200 or result.answer_id is None or course.replica is None:
+            return
+        usage = result.usage
+        tokens = usage.prompt_tokens + usage.completion_tokens if usage is not None else 0
+        self._responses.remember(result.answer_id, server_of(course.replica), tokens)
+
+    def _go_on(self, course: Course, admission: Admission, place: Place) -> None:
+        """The answer is out, and the engine works on: its place is held until the end is seen."""
+        task = asyncio.get_running_loop().create_task(self._until_finished(course, admission, place))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _until_finished(self, course: Course, admission: Admission, place: Place) -> None:
+        assert course.result is not None
+        assert course.result.answer_id is not None
+        assert course.replica is not None
+        server, response_id = server_of(course.replica), course.result.answer_id
+        try:
+            end = await self._responses.finished(response_id, server, course.intake.headers)
+            usage = end.as_usage() if end is not None else None
+            if usage is None:  # failed, cancelled, or never seen to end: nothing to learn from
+                admission.finish(Outcome.COMPLETED, None, natural=False)
+                return
+            course.result = replace(course.result, usage=usage, finish_reasons=usage.finish_reasons)
+            self._keep_response(course)
             self._account(course, admission)
-            with suppress(InternalFaultError):  # the answer is out; the fault was noted
-                await guard.run(Part.GATE, place.__aexit__(None, None, None), EXPECTED)
+        finally:
+            await self._leave(place)
 
     async def _no_book(self, course: Course, receive: Receive, send: Send) -> None:
         """No replica is known to serve the model."""
@@ -133,8 +194,19 @@ class Calls:
         request = RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body)
         return await relay(
             receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=strip,
-            fingerprint=fingerprint or "", refuse_statuses=refuse, form=form_of(intake.route),
+            fingerprint=fingerprint or "", refuse_statuses=refuse, form=form_of(intake.route), extra_headers=self._headers(course),
         )  # fmt: skip
+
+    def _headers(self, course: Course) -> Headers | None:
+        """What an answer tells of its way here. A relayed answer is completed, as far as its head can know."""
+        if self._services.policy.headers is AnswerHeaders.NONE:
+            return None
+        waited_s = course.admission.waited_s if course.admission is not None else 0.0
+        return [
+            (b"x-kvgate-outcome", Outcome.COMPLETED.encode()),
+            (b"x-kvgate-queue-ms", b"%d" % round(waited_s * 1e3)),
+            (b"x-kvgate-replica", (course.replica or "").encode()),
+        ]
 
     # ---- without a place
 
@@ -143,6 +215,8 @@ class Calls:
         services, intake = self._services, course.intake
 
         def load() -> dict[str, int]:
+            if course.home is not None:
+                return {course.home: services.outstanding.on(course.home)}
             return services.outstanding.load(intake.model or None) or services.outstanding.load()
 
         capped = services.dispatcher.gate.enforces(intake.tenant)
@@ -182,12 +256,13 @@ class Calls:
         course.refusal, course.outcome = refusal, refusal.outcome
         shape = form_of(course.intake.route).shape
         reply = answer(refusal, jitter=services.chance(), brief=services.brief, shape=shape)
+        if services.policy.headers is AnswerHeaders.NONE:
+            reply = replace(reply, headers=tuple(field for field in reply.headers if not field[0].startswith(b"x-kvgate-")))
         course.status = reply.status
         await send_answer(send, reply)
 
     def _account(self, course: Course, admission: Admission) -> None:
         """Tell the gate how the request ended, and the counter what the engine counted."""
-        course.conclude()
         result, services = course.result, self._services
         if result is None:
             return

@@ -23,6 +23,15 @@ class Course:
     result: RelayResult | None = None
     outcome: Outcome = Outcome.INTERNAL
     status: int | None = None
+    home: str | None = None  # the replica that keeps the conversation it continues
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the engine works on after this answer, whoever listens."""
+        result = self.result
+        if result is None or result.status != 200 or result.answer_id is None or not self.intake.call.background:
+            return False
+        return not result.stream_done if result.is_stream else result.unfinished
 
     @property
     def output_tokens(self) -> int | None:

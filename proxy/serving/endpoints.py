@@ -19,6 +19,7 @@ from proxy.serving.intake import read_intake
 from proxy.serving.own_routes import OwnRoutes
 from proxy.serving.pass_through import PassThrough
 from proxy.serving.request_ids import in_body, named
+from proxy.serving.response_routes import ResponseRoutes, response_id_of
 from proxy.serving.services import (
     BodyCutOffError,
     BodyTooLargeError,
@@ -41,7 +42,8 @@ class Endpoints:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._calls = Calls(services)
+        self._responses = ResponseRoutes(services)
+        self._calls = Calls(services, self._responses)
         self._own = OwnRoutes(services)
         self._control = ControlRoutes(services)
         self._pass_through = PassThrough(services)
@@ -96,6 +98,10 @@ class Endpoints:
                 scope = renamed(scope, send.request_id)
             call = CALL_ROUTES.get(path) if method == "POST" else None
             if call is not None and await self._call(call, scope, path, body, arrived_s, receive, send):
+                return
+            response_id = response_id_of(method, path)
+            if response_id is not None:
+                await self._responses.serve(response_id, scope, body, receive, send)
                 return
             await self._pass_through.serve(scope, method, body, receive, send)
         finally:

@@ -16,6 +16,7 @@ from proxy.serving.override import Switches
 from proxy.serving.ranks import server_of
 from proxy.serving.replica_set import ReplicaSet
 from proxy.serving.request_ids import RequestIds
+from proxy.serving.stored_responses import StoredResponses
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import Answer
 
@@ -46,6 +47,7 @@ class Services:
     loading: Callable[[], bool]  # whether a tokenizer is on its way
     body_bytes_held: int = field(default=0)
     access: AdminAccess = field(default_factory=AdminAccess)
+    stored: StoredResponses = field(default_factory=StoredResponses)
     exchange: Exchange | None = None  # with the other proxies; None: there are none
 
     @property
