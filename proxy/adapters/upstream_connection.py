@@ -20,6 +20,16 @@ _KEEPALIVE_OPTIONS = (
 )  # named differently elsewhere
 
 
+def watch_peer(transport: asyncio.BaseTransport) -> None:
+    """Let the operating system probe a peer that says nothing."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE_OPTIONS:
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class Connection(asyncio.Protocol):
     """A connection to one origin. ``on_closed`` is called once, when the transport is gone."""
 
@@ -42,12 +52,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport's side."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's are not of that class, but alike
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE_OPTIONS:
-                if hasattr(socket, name):
-                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        watch_peer(transport)
 
     def data_received(self, data: bytes) -> None:
         """The transport's side."""

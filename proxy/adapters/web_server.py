@@ -11,6 +11,8 @@ from typing import Any, Protocol, cast
 import uvicorn
 
 from proxy.adapters.http_protocol import BoundedHttpProtocol, ConnectionRules
+from proxy.adapters.websocket_tunnel import WebSocketTunnel
+from proxy.ports.tunnels import Tunnels
 
 
 class Drain(Protocol):
@@ -49,12 +51,14 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def server_config(app: Callable[..., Awaitable[Any]], rules: Callable[[], ConnectionRules]) -> uvicorn.Config:
-    """How both ports are served."""
+def server_config(
+    app: Callable[..., Awaitable[Any]], rules: Callable[[], ConnectionRules], tunnels: Tunnels | None = None
+) -> uvicorn.Config:
+    """How both ports are served; ``tunnels`` say where WebSockets go, None: nowhere."""
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", partial(BoundedHttpProtocol, rules)),
-        ws="none",
+        ws="none" if tunnels is None else cast("type[asyncio.Protocol]", partial(WebSocketTunnel, tunnels)),
         lifespan="off",
         access_log=False,
         proxy_headers=False,  # who called is who connected: X-Forwarded-For is for anybody to write
@@ -66,14 +70,15 @@ def server_config(app: Callable[..., Awaitable[Any]], rules: Callable[[], Connec
 
 
 async def serve_until(
-    main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, rules: Callable[[], ConnectionRules], alive: int | None = None,
+    main: Any, admin: Any, sockets: list[socket.socket], drain: Drain, rules: Callable[[], ConnectionRules], tunnels: Tunnels,
+    alive: int | None = None,
 ) -> None:  # fmt: skip
     """Serve both applications until SIGTERM or SIGINT, then drain; a second signal ends at once.
 
     SIGINT comes from somebody at a terminal, not from a load balancer's owner: it refuses new requests from the start. ``alive`` is the
     reading end of a pipe that the parent process holds: its end counts as SIGTERM.
     """
-    servers = [_Server(server_config(app, rules)) for app in (main, admin)]
+    servers = [_Server(server_config(main, rules, tunnels)), _Server(server_config(admin, rules))]
     running = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
     told, again = asyncio.Event(), asyncio.Event()
     signals: list[signal.Signals] = []

@@ -28,6 +28,7 @@ from proxy.serving.admin import admin_app
 from proxy.serving.drain import DrainPhase
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
+from proxy.serving.websockets import WebSockets
 
 FIRST_PROBE_S = 5.0  # after which a replica that has not answered is named in the log
 
@@ -79,7 +80,9 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
             endpoints = Endpoints(services)
             log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *addresses)
             rules = partial(connection_rules, services)
-            await serve_until(endpoints, admin_app(services, endpoints), sockets, services.drain, rules, alive)
+            await serve_until(
+                endpoints, admin_app(services, endpoints), sockets, services.drain, rules, WebSockets(services), alive
+            )
         finally:
             for task in tasks:
                 task.cancel()

@@ -78,12 +78,8 @@ class Endpoints:
 
     def _refused(self, path: str) -> Answer | None:
         """What every request is answered at present."""
-        services = self._services
-        if services.drain.refusing:
-            refusal = draining()
-        elif services.drain.under_way >= services.policy.limits.connections_max:
-            refusal = self._too_many()
-        else:
+        services, refusal = self._services, refused_now(self._services)
+        if refusal is None:
             return None
         return answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(path))
 
@@ -121,14 +117,6 @@ class Endpoints:
         await self._calls.serve(intake, receive, send)
         return True
 
-    def _too_many(self) -> Refusal:
-        limit, key = self._services.policy.limits.connections_max, "limits.connections_max"
-        message = f"This proxy has {limit} requests under way, as many as it takes."
-        return Refusal(
-            Outcome.QUEUE_FULL, gate=key, message=message, measured=limit + 1, limit=limit, unit="requests", policy_key=key,
-            retry_after_s=1.0,
-        )  # fmt: skip
-
     def _too_large(self) -> Refusal:
         limit = self._services.policy.limits.body_bytes_max
         message = f"The request's body is larger than the {limit} bytes this proxy takes."
@@ -144,3 +132,17 @@ def renamed(scope: Scope, request_id: bytes) -> Scope:
     """The same request under this id."""
     headers: Headers = scope["headers"]  # type: ignore[assignment]
     return {**scope, "headers": named(headers, request_id)}
+
+
+def refused_now(services: Services) -> Refusal | None:
+    """Why no request at all is taken at this moment; None while they are."""
+    if services.drain.refusing:
+        return draining()
+    limit, key = services.policy.limits.connections_max, "limits.connections_max"
+    if services.drain.under_way < limit:
+        return None
+    message = f"This proxy has {limit} requests under way, as many as it takes."
+    return Refusal(
+        Outcome.QUEUE_FULL, gate=key, message=message, measured=limit + 1, limit=limit, unit="requests", policy_key=key,
+        retry_after_s=1.0,
+    )  # fmt: skip
