@@ -37,9 +37,11 @@ async def nothing_stays(mock: RunningMock, proxy: RunningProxy) -> AsyncIterator
 
 
 def shown(reply: Reply) -> tuple[int, dict[str, str], bytes]:
-    """Return what must be equal: status, headers but those of one hop or one moment, body with ids masked."""
+    """Return what must be equal: status, headers but those of one hop or one moment and kvgate's own, body with ids masked."""
     headers = {
-        name: value for name, value in reply.headers.items() if name not in {"date", "server", "connection", "x-request-id"}
+        name: value
+        for name, value in reply.headers.items()
+        if name not in {"date", "server", "connection", "x-request-id"} and not name.startswith("x-kvgate-")
     }
     return reply.status, headers, MASK.sub(b"#", reply.body)
 
