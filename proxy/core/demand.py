@@ -55,6 +55,7 @@ class Demand:
     tenant: str = "default"
     tenant_weight: float = 1.0
     priority: int = 0  # higher first
+    may_queue: bool = True  # False: what does not fit at once is refused at once
     body_bytes: int = 0
     ttft_s: float | None = None  # target from arrival to the first token; None: no target
     tpot_s: float | None = None  # target per output token after the first

@@ -4,7 +4,8 @@ Decides nothing. *Charges* are told in virtual token-time (block-steps per weigh
 the weight of a tenant it never saw; they move the virtual times of the others' queues, which then serve a tenant as if all its requests
 had come to one. A queue that begins, or a tenant that comes back, starts at the *clock* of its band, which is the furthest of all queues':
 no credit for its absence anywhere. Ranks are compared by what all have heard of: with one's own last charges in them, proxies would take
-turns for a tenant that is at several of them, and its deadlines would not count. *Completions* are told as the plain values that the
+turns for a tenant that is at several of them, and its deadlines would not count. What tenants used of their *rates* is told beside it, in
+requests and tokens, under numbers that no priority has. *Completions* are told as the plain values that the
 length model and the margin's feedback learn from.
 
 Fails: between two exchanges a tenant spread over N proxies may be served up to N times as fast as it should be.
@@ -19,10 +20,13 @@ from proxy.core.fleet import Fleet
 from proxy.core.lease import Lease
 from proxy.core.outcome import Outcome
 from proxy.core.survival import Key, leaf_name
+from proxy.core.tenant_rates import REQUESTS, TOKENS, TenantRates
 from proxy.core.wait_queue import WaitQueue
 
 COMPLETIONS_KEPT = 5000  # untold ones, while nobody can be told
 TenantKey = tuple[int, str]  # priority and tenant
+RATE_KEYS = {REQUESTS: 1_000_001, TOKENS: 1_000_002}  # in the place of a priority
+RATE_KINDS = {key: kind for kind, key in RATE_KEYS.items()}
 
 
 class Completion(NamedTuple):
@@ -41,12 +45,13 @@ class Completion(NamedTuple):
 class Exchange:
     """One gate's side. What was taken is told once."""
 
-    def __init__(self, fleet: Fleet, queue: WaitQueue) -> None:
+    def __init__(self, fleet: Fleet, queue: WaitQueue, rates: TenantRates) -> None:
         self._fleet = fleet
         self._queue = queue
+        self._rates = rates
         self._completions: list[Completion] = []
         self._told: dict[TenantKey, float] = {}  # charges taken last, which some may not have heard of yet
-        queue.charged = {}
+        queue.charged, rates.charged = {}, {}
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
@@ -71,10 +76,12 @@ class Exchange:
         return taken
 
     def take_charges(self) -> dict[TenantKey, float]:
-        """Virtual token-time that we charged since last asked; tenants for whom it came to nothing are left out."""
+        """Virtual token-time and rates that we charged since last asked; tenants for whom it came to nothing are left out."""
         taken, self._queue.charged = self._queue.charged or {}, {}
         self._told = taken
-        return {key: virtual for key, virtual in taken.items() if virtual}
+        used, self._rates.charged = self._rates.charged or {}, {}
+        taken = taken | {(RATE_KEYS[kind], tenant): amount for (kind, tenant), amount in used.items()}
+        return {key: charge for key, charge in taken.items() if charge}
 
     def virtual_known(self, demand: Demand) -> float:
         """Virtual time of the demand's tenant as everybody knows it: without what we charged it since, in whole block-steps."""
@@ -90,8 +97,11 @@ class Exchange:
 
     def charged(self, charges: Mapping[TenantKey, float], clocks: Mapping[int, float]) -> None:
         """Others have charged this since it was last told, and their clocks stand so."""
-        for (priority, tenant), virtual in charges.items():
-            self._queue.charged_elsewhere(priority, tenant, virtual)
+        for (priority, tenant), charge in charges.items():
+            if priority in RATE_KINDS:
+                self._rates.charged_elsewhere(RATE_KINDS[priority], tenant, charge, self._queue.now_s)
+            else:
+                self._queue.charged_elsewhere(priority, tenant, charge)
         for priority, virtual in clocks.items():
             self._queue.clock_elsewhere(priority, virtual)
 

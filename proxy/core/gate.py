@@ -14,6 +14,7 @@ from typing import assert_never
 
 from proxy.core.book import Book
 from proxy.core.choice import Choice
+from proxy.core.demand import Demand
 from proxy.core.events import (
     Arrive,
     CacheTold,
@@ -39,55 +40,22 @@ from proxy.core.events import (
     StoreEvent,
     Tick,
 )  # fmt: skip
-from proxy.core.fleet import Fleet, forwardable
+from proxy.core.fleet import forwardable
+from proxy.core.gate_parts import GateParts
 from proxy.core.lease import Lease
 from proxy.core.newcomers import Newcomer
-from proxy.core.observing import Observing, among_first
-from proxy.core.open_leases import OpenLeases, used_block_steps
-from proxy.core.outcome import GateCounters, Mode, Outcome, Refusal, Would
-from proxy.core.placement import Placement
-from proxy.core.policy import Policy
+from proxy.core.open_leases import used_block_steps
+from proxy.core.outcome import Mode, Outcome, Refusal, Would
 from proxy.core.replica import AWAITED_PHASES
-from proxy.core.several import Ask, Several
-from proxy.core.shedding import Shedding
+from proxy.core.several import Ask
 from proxy.core.tick import tick_s
-from proxy.core.wait_queue import Waiting, WaitQueue
+from proxy.core.wait_queue import Waiting
+
+USED = frozenset({Outcome.COMPLETED, Outcome.CUT_OFF, Outcome.CANCELLED})  # ends at which the engine has worked for the client
 
 
-class Gate:
+class Gate(GateParts):
     """Admission for one pool of replicas. ``mode`` may be changed while it runs."""
-
-    def __init__(self, policy: Policy, now_s: float) -> None:
-        self.policy = policy
-        self.mode = policy.mode
-        self.fleet = Fleet(policy, now_s)
-        bounds = policy.queue
-        self.queue = WaitQueue(requests_max=bounds.requests_max, tokens_max=bounds.tokens_max, bytes_max=bounds.bytes_max)
-        self.placement = Placement(self.queue, self.fleet.warmth)
-        self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
-        self.counters = GateCounters()
-        self.observing = Observing(self.shedding, self.counters)
-        self.leases = OpenLeases(self.fleet, self.queue)
-        self.several: Several | None = None
-        self._effects: list[Effect] = []
-
-    def __repr__(self) -> str:
-        return f"<Gate {self.mode} held={len(self.queue)} open={self.open_requests} {self.fleet!r}>"
-
-    def share(self) -> Several:
-        """From now on other proxies have the same replicas, and a store tells of them."""
-        if self.several is None:
-            self.several = Several(self.fleet, self.queue, self.placement.refusals)
-        return self.several
-
-    @property
-    def open_requests(self) -> int:
-        """Requests that hold a lease."""
-        return len(self.leases)
-
-    def enforces(self, tenant: str) -> bool:
-        """Whether requests of the tenant are held and refused where they do not fit; else they are only looked at."""
-        return self.mode is Mode.ENFORCE and among_first(self.policy.enforce_ratio, tenant)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in one event; return what is to be done about it, in order."""
@@ -112,13 +80,9 @@ class Gate:
                 assert_never(event)
         if self.fleet.rebuild_when_due(now_s, deciding=not isinstance(event, Tick | Observed)):
             self.queue.forget_idle()
+            self.rates.forget_idle(now_s)
         self._schedule(now_s, effects, look_behind=isinstance(event, Tick))
         return self.take_effects()
-
-    def take_effects(self) -> list[Effect]:
-        """What is still to be carried out: after a fault, that of everybody whom the fault did not concern."""
-        effects, self._effects = self._effects, []
-        return effects
 
     def deadline_s_next(self, now_s: float) -> float:
         """When the driver should send the next Tick; infinite when there is nothing to wait for."""
@@ -141,6 +105,7 @@ class Gate:
             case Cancelled(request_id):
                 if self.queue.remove(request_id) is None and (opened := self.leases.end(request_id, effects)) is not None:
                     self.leases.settle_so_far(opened)
+                self.rates.end(request_id, 0.0, now_s, served=False)
             case Finished():
                 self._finished(event, effects)
             case _:
@@ -171,7 +136,7 @@ class Gate:
         if not self.enforces(demand.tenant) or not self.fleet.enforced(demand.length_class.model):
             self._observe_only(event, books, now_s, effects)
             return
-        refusal = self.shedding.at_once(demand, books)
+        refusal = self.shedding.at_once(demand, books) or self._tenant_refusal(demand, books, now_s)
         if refusal is not None:
             self._shed(demand.request_id, refusal, effects)
             return
@@ -180,11 +145,21 @@ class Gate:
         entry.may_wait = exceeded is None
         entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
         self.placement.burst.arrived(now_s)
-        choice = self.placement.at_once(entry, self.fleet.fresh(now_s), now_s)
+        held = self.queue.takes is not None and not self.queue.takes(entry)
+        choice = None if held else self.placement.at_once(entry, self.fleet.fresh(now_s), now_s)
         if choice is not None:
             self._reserve(choice, effects)
             return
         self._enqueue(entry, exceeded, books, now_s, effects)
+
+    def _tenant_refusal(self, demand: Demand, books: list[Book], now_s: float) -> Refusal | None:
+        """What the tenant may not; else its rate is charged for the request."""
+        refusal = self.shares.refusal(demand, books) if self.queue.takes is not None else None
+        if refusal is not None or not self.rates.active:
+            return refusal
+        cap = books[0].output_tokens_max(demand)
+        expected = self.queue.output_tokens_expected(demand, self.fleet.model.output_tokens_expected(demand, cap))
+        return self.rates.refusal(demand, min(expected, cap) * demand.sequences, now_s)
 
     def _enqueue(
         self, entry: Waiting, exceeded: tuple[str, int, int] | None, books: list[Book], now_s: float, effects: list[Effect]
@@ -209,7 +184,10 @@ class Gate:
     def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         """Forward at once by least outstanding requests; note what enforcing would have done on the shadow ledger."""
         demand, serving = event.demand, forwardable(books)
-        would = self.observing.look(demand, books, serving, now_s) if serving and self.mode is not Mode.OFF else None
+        would = None
+        if serving and self.mode is not Mode.OFF:
+            refused = self._tenant_refusal(demand, books, now_s) is not None
+            would = self.observing.look(demand, books, serving, now_s, refused=refused)
         self._book_least(Waiting(demand, now_s, event.streaming), serving, effects, would)
 
     def _book_least(self, entry: Waiting, books: list[Book], effects: list[Effect], would: Would | None = None) -> None:
@@ -282,8 +260,11 @@ class Gate:
 
     def _finished(self, event: Finished, effects: list[Effect]) -> None:
         known = self.leases.get(event.request_id)
-        if known is not None and event.output_tokens is not None:
-            known.lease.output_tokens = event.output_tokens
+        if known is not None:
+            if event.output_tokens is not None:
+                known.lease.output_tokens = event.output_tokens
+            used_tokens = known.lease.demand.prompt_tokens + known.lease.output_tokens
+            self.rates.end(event.request_id, used_tokens, self.queue.now_s, served=event.outcome in USED)
         opened = self.leases.end(event.request_id, effects)
         if opened is None or opened.voided:
             return
@@ -346,5 +327,6 @@ class Gate:
 
     def _shed(self, request_id: str, refusal: Refusal, effects: list[Effect]) -> None:
         self.queue.remove(request_id)
+        self.rates.end(request_id, 0.0, self.queue.now_s, served=False)
         self.counters.shed += 1
         effects.append(Shed(request_id, refusal))

@@ -1,7 +1,7 @@
 """Observe: what enforcing would have done to a request that goes on all the same, told from the shadow ledger.
 
 Decides nothing that a request feels. Every request is booked, so that the ledger shows what the replicas hold; a request *would be shed*
-when no waiting could cure it, and *would be held* when no replica's verdict is that it fits.
+when no waiting could cure it or its tenant's rate is used up, and *would be held* when no replica's verdict is that it fits.
 
 How long it would have waited is estimated from a shadow queue, a line of block-steps that drains at the ideal rate:
 
@@ -47,9 +47,13 @@ class Observing:
         self._line_block_steps = 0.0
         self._looked_s = 0.0
 
-    def look(self, demand: Demand, books: list[Book], serving: list[Book], now_s: float) -> Would | None:
-        """What enforcing would do to ``demand`` now; None: admit it. ``serving`` are those of ``books`` that it can go to."""
-        if self._shedding.at_once(demand, books) is not None:
+    def look(
+        self, demand: Demand, books: list[Book], serving: list[Book], now_s: float, *, refused: bool = False
+    ) -> Would | None:
+        """What enforcing would do to ``demand`` now; None: admit it. ``serving`` are those of ``books`` that it can go to, ``refused``
+        says that its tenant's rate or share is used up.
+        """
+        if refused or self._shedding.at_once(demand, books) is not None:
             self._counters.would_shed += 1
             return Would(None)
         if any(book.verdict(demand, now_s).fits for book in serving):

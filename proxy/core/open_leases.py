@@ -22,6 +22,7 @@ from proxy.core.events import Effect, Release
 from proxy.core.fleet import Fleet
 from proxy.core.ledger import Lease, Ledger
 from proxy.core.newcomers import Newcomer
+from proxy.core.tenant_shares import TenantShares
 from proxy.core.wait_queue import Waiting, WaitQueue
 
 
@@ -46,12 +47,13 @@ class Open:
 class OpenLeases:
     """By request id. ``started`` and ``ended`` are totals."""
 
-    def __init__(self, fleet: Fleet, queue: WaitQueue) -> None:
+    def __init__(self, fleet: Fleet, queue: WaitQueue, shares: TenantShares) -> None:
         self.now_s = 0.0  # of the event being handled
         self.started = 0
         self.ended = 0
         self._fleet = fleet
         self._queue = queue
+        self._shares = shares
         self._open: dict[str, Open] = {}
 
     def __len__(self) -> int:
@@ -77,6 +79,7 @@ class OpenLeases:
             cached_tokens=int(self._fleet.warmth.cached_tokens(demand, (name,))[0]),
         )
         self._fleet.add(lease, newcomer)
+        self._shares.started(lease)
         self._open[demand.request_id] = Open(lease, entry, *charge)
         self.started += 1
         return lease
@@ -119,6 +122,7 @@ class OpenLeases:
     def _end(self, lease: Lease, effects: list[Effect]) -> None:
         lease.ended = True
         self.ended += 1
+        self._shares.ended(lease)
         book = self._fleet.books.get(lease.replica)
         if book is not None:
             self._fleet.remove(book, lease, self.now_s)

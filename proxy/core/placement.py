@@ -122,7 +122,7 @@ class Placement:
         models = {model for bank in self.banks(pool) for model in bank.models}
         heads: dict[str, list[Waiting]] = {}
         full = 0
-        for entry in self.queue.order():
+        for entry in self.queue.ready():
             line = heads.setdefault(entry.demand.length_class.model, [])
             if len(line) <= behind:
                 line.append(entry)

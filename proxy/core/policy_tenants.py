@@ -47,11 +47,6 @@ class TenantPolicy:
     kv_share_min: float = 0.0  # kept free for it
 
     @property
-    def limited(self) -> bool:
-        """Whether anything of it is bounded or kept."""
-        return self.rated or self.kv_share_max < 1.0 or self.kv_share_min > 0.0
-
-    @property
     def rated(self) -> bool:
         """Whether it has a rate."""
         return self.requests_per_s is not None or self.tokens_per_min is not None
@@ -108,14 +103,28 @@ class Tenants:
         """What a tenant may take."""
         return self._by_name.get(tenant, self.others)
 
+    def key_of(self, tenant: str, name: str) -> str:
+        """The policy key that says ``name`` of a tenant."""
+        return f"tenants.list.{tenant}.{name}" if any(one.name == tenant for one in self.listed) else f"tenants.others.{name}"
+
     def weight_of(self, tenant: str) -> float:
         """Return the share weight of a tenant."""
         return self.policy_of(tenant).weight
 
     @cached_property
-    def limited(self) -> bool:
-        """Whether any tenant has a rate or a share."""
-        return self.others.limited or any(tenant.limited for tenant in self._by_name.values())
+    def rated(self) -> bool:
+        """Whether any tenant has a rate."""
+        return self.others.rated or any(tenant.rated for tenant in self.listed)
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether any tenant's share of the pool is bounded or kept."""
+        return bool(self.floors) or any(tenant.kv_share_max < 1.0 for tenant in (self.others, *self.listed))
+
+    @cached_property
+    def floors(self) -> tuple[TenantPolicy, ...]:
+        """Tenants for whom a share is kept."""
+        return tuple(tenant for tenant in self.listed if tenant.kv_share_min > 0.0)
 
 
 def bearer_of(headers: Mapping[str, str]) -> str | None:

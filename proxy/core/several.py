@@ -22,6 +22,7 @@ from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.shared import Head, Rank, Record, tenant_number
 from proxy.core.shared_book import SharedBook
+from proxy.core.tenant_rates import TenantRates
 from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -33,10 +34,10 @@ Ask = tuple[FloatArray | None, Rank | None]  # what ``Reserve`` carries besides 
 class Several:
     """The shared side of one gate. ``proxies_apart`` is how many were known when the store was lost; None while it is in reach."""
 
-    def __init__(self, fleet: Fleet, queue: WaitQueue, refusals: Refusals) -> None:
+    def __init__(self, fleet: Fleet, queue: WaitQueue, refusals: Refusals, rates: TenantRates) -> None:
         self.ahead_s = 0.0
         self.proxies_apart: int | None = None
-        self.exchange = Exchange(fleet, queue)
+        self.exchange = Exchange(fleet, queue, rates)
         self.refusals = refusals
         self._fleet = fleet
         self._queue = queue

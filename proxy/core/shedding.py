@@ -22,6 +22,8 @@ from math import inf
 from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
+from proxy.core.policy_tenants import Tenants
+from proxy.core.queue_bounds import NO_QUEUE, NO_WAIT
 from proxy.core.replica import AWAITED_PHASES
 from proxy.core.wait_forecast import WaitForecast
 from proxy.core.wait_queue import Waiting, WaitQueue
@@ -40,6 +42,7 @@ class Shedding:
         self.spared: frozenset[str] = (
             frozenset()
         )  # never shed before their deadline: for replays that ask what would have become of them
+        self.tenants = Tenants()
         self._queue = queue
         self._reroutes_max = reroutes_max
 
@@ -84,6 +87,13 @@ class Shedding:
     def queue_full(self, exceeded: tuple[str, int, int], entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
         """A bound of the queue would be broken."""
         key, value, limit = exceeded
+        if key in {NO_QUEUE, NO_WAIT}:
+            because = "its class does not wait" if key == NO_QUEUE else "its deadline leaves no time to wait"
+            message = f"No replica has room for the request now, and {because}."
+            return Refusal(
+                Outcome.QUEUE_TIMEOUT, gate=key, message=message, policy_key=key,
+                retry_after_s=self.forecast.return_s(entry, books, now_s),
+            )  # fmt: skip
         message = f"The queue is full: {key} is {limit} and this request would make it {value}."
         return Refusal(
             Outcome.QUEUE_FULL, gate=key, message=message, measured=value, limit=limit, policy_key=key,
@@ -126,7 +136,7 @@ class Shedding:
         measured = any(book.clock.measured for book in pool)
         # Its promise was made when it was told to come. A TTFT target is often shorter than the margin that deadlines of many seconds
         # need; it is shed at its latest start anyway.
-        sure = entry.returning or _bound_by(entry) == TTFT_KEY
+        sure = entry.returning or self._bound_by(entry) == TTFT_KEY
         margin_s = 0.0 if sure else self.forecast.margin_s(wait_s)
         promised = not measured or wait_s + margin_s <= left_s
         entry.forecast_s, entry.forecast_at_s = wait_s, now_s
@@ -139,10 +149,10 @@ class Shedding:
         kept = entry.promised or entry.demand.request_id in self.spared
         if kept or now_s < entry.standby_until_s or entry.forecast_s is None:
             return None
-        wait_s, left_s, key = entry.forecast_s, entry.start_by_s - now_s, _bound_by(entry)
+        wait_s, left_s, key = entry.forecast_s, entry.start_by_s - now_s, self._bound_by(entry)
         message = f"The forecast wait of {wait_s:.1f} s leaves no certainty of a start before the deadline, {left_s:.1f} s away."
         return Refusal(
-            Outcome.QUEUE_TIMEOUT, gate=key, message=message, measured=round(wait_s, 3), limit=round(left_s, 3),
+            _outcome(entry), gate=entry.held_by or key, message=message, measured=round(wait_s, 3), limit=round(left_s, 3),
             unit="s", policy_key=key, queue_position=len(self._queue),
             retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
@@ -150,17 +160,28 @@ class Shedding:
     def timed_out(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
         """Its deadline came while it waited."""
         waited_s = now_s - entry.enqueued_s
-        limit_s, key = entry.start_by_s - entry.demand.arrived_s, _bound_by(entry)
+        limit_s, key = entry.start_by_s - entry.demand.arrived_s, self._bound_by(entry)
         message = f"The request waited {waited_s:.1f} s for room in the KV cache, as long as its deadline allows."
         if key == TTFT_KEY:
             message = (
                 f"The request waited {waited_s:.1f} s; with its prefill it can no longer meet its target for the first token."
             )
+        if entry.held_by:
+            message = f"The request waited {waited_s:.1f} s for its tenant's share of the KV cache ({entry.held_by})."
         return Refusal(
-            Outcome.QUEUE_TIMEOUT, gate=key, message=message, measured=round(waited_s, 3), limit=round(limit_s, 3),
+            _outcome(entry), gate=entry.held_by or key, message=message, measured=round(waited_s, 3), limit=round(limit_s, 3),
             unit="s", policy_key=key, queue_position=self._queue.position(entry.demand.request_id),
             retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
+
+    def _bound_by(self, entry: Waiting) -> str:
+        """The policy key that bounds the wait of ``entry``."""
+        if entry.held_by:
+            return self.tenants.key_of(entry.demand.tenant, entry.held_by)
+        if entry.start_by_s < entry.demand.deadline_s:
+            return TTFT_KEY
+        bounds = self._queue.class_bounds.get(entry.demand.traffic_class)
+        return "queue.wait_max" if bounds is None or bounds.wait_s_max is None else "classes[].queue.wait_max"
 
     def not_again(self, tried: int, *, elsewhere: bool) -> Refusal | None:
         """What to answer one that ``tried`` replicas have failed; None: another is to be tried, since one ``elsewhere`` could take it."""
@@ -176,6 +197,6 @@ class Shedding:
         )  # fmt: skip
 
 
-def _bound_by(entry: Waiting) -> str:
-    """The policy key that bounds the wait of ``entry``."""
-    return TTFT_KEY if entry.start_by_s < entry.demand.deadline_s else "queue.wait_max"
+def _outcome(entry: Waiting) -> Outcome:
+    """What it waited for in vain: room, or its tenant's share."""
+    return Outcome.TENANT_SHARE if entry.held_by else Outcome.QUEUE_TIMEOUT

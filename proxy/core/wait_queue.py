@@ -7,13 +7,15 @@ so it can claim no credit for its absence (the rule of virtual token counters, r
 KV token-time in block-steps, taken at admission for a length as those of the tenant's past answers (``core.charging``) and settled at
 its end.
 
-Bounds: requests, prompt tokens and body bytes; the caller asks ``exceeds`` before pushing. Fails: strict priority can starve a low
-band for as long as the higher ones fill the pools; deadlines end that wait with an honest answer.
+Bounds: requests, prompt tokens and body bytes, and of each class its own; the caller asks ``exceeds`` before pushing. A tenant that has
+its share of the pool (``core.tenant_shares``) keeps its place but is not offered room, and holds up nobody else.
+
+Fails: strict priority can starve a low band for as long as the higher ones fill the pools; deadlines end that wait with an honest answer.
 """
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from math import inf
 
@@ -21,22 +23,20 @@ from proxy.core.bands import Ahead, Band, TenantLine
 from proxy.core.charging import MeanLength
 from proxy.core.demand import Demand
 from proxy.core.drain import DrainMeter
+from proxy.core.queue_bounds import QueueBounds
 from proxy.core.waiting import Reservation, Waiting, sort_key
 
 __all__ = ["Reservation", "WaitQueue", "Waiting"]
 
 
-class WaitQueue:
+class WaitQueue(QueueBounds):
     """The fair queue of one pool."""
 
     def __init__(self, *, requests_max: int, tokens_max: int, bytes_max: int) -> None:
-        self.requests_max = requests_max
-        self.tokens_max = tokens_max
-        self.bytes_max = bytes_max
-        self.tokens = 0
-        self.bytes = 0
-        self.peak_blocks = 0.0
-        self.now_s = 0.0  # of the event being handled
+        super().__init__(requests_max=requests_max, tokens_max=tokens_max, bytes_max=bytes_max)
+        self.takes: Callable[[Waiting], bool] | None = (
+            None  # whether its tenant's share lets it go now; None: there are no shares
+        )
         self.drain = DrainMeter()
         self._length = MeanLength()  # of all tenants
         self._deadlines: list[tuple[float, int, Waiting]] = []
@@ -55,17 +55,6 @@ class WaitQueue:
     def __repr__(self) -> str:
         """Counts for people and tests."""
         return f"<WaitQueue requests={len(self)} tokens={self.tokens} bytes={self.bytes}>"
-
-    def exceeds(self, demand: Demand) -> tuple[str, int, int] | None:
-        """The bound that one more request would break: (policy key, value with it, limit)."""
-        for key, value, limit in (
-            ("queue.requests_max", len(self) + 1, self.requests_max),
-            ("queue.tokens_max", self.tokens + demand.prompt_tokens, self.tokens_max),
-            ("queue.bytes_max", self.bytes + demand.body_bytes, self.bytes_max),
-        ):
-            if value > limit:
-                return key, value, limit
-        return None
 
     def push(self, entry: Waiting, *, front: bool = False) -> None:
         """Take a request in; ``front`` puts a rerouted one before everybody of its tenant."""
@@ -95,7 +84,7 @@ class WaitQueue:
         insort(tenant.waiting, entry, key=sort_key)
         self._by_id[demand.request_id] = entry
         heapq.heappush(self._deadlines, (entry.start_by_s, self._sequence, entry))
-        self._count(entry, 1)
+        self.count(entry, 1)
         self._count_charge(entry, band, tenant, 1)
         if not entry.promised:
             self._standing_by[demand.request_id] = entry
@@ -104,11 +93,6 @@ class WaitQueue:
         """Let the meters see the time since something last changed."""
         self.drain.lapse(self.now_s, waited=bool(self._by_id))
         tenant.drain.lapse(self.now_s, waited=bool(tenant.waiting))
-
-    def _count(self, entry: Waiting, sign: int) -> None:
-        self.tokens += sign * entry.demand.prompt_tokens
-        self.bytes += sign * entry.demand.body_bytes
-        self.peak_blocks += sign * entry.peak_blocks
 
     @staticmethod
     def _count_charge(entry: Waiting, band: Band, tenant: TenantLine, sign: int) -> None:
@@ -129,7 +113,7 @@ class WaitQueue:
         del tenant.waiting[bisect_left(tenant.waiting, entry.sort_key, key=sort_key)]
         del self._by_id[request_id]
         self._standing_by.pop(request_id, None)
-        self._count(entry, -1)
+        self.count(entry, -1)
         self._count_charge(entry, band, tenant, -1)
         return entry
 
@@ -230,13 +214,31 @@ class WaitQueue:
         for priority in sorted(self._bands, reverse=True):
             yield from self._bands[priority].order()
 
+    def ready(self) -> Iterator[Waiting]:
+        """As ``order``, without tenants whose share keeps the first of their line from going."""
+        return self.order() if self.takes is None else self._taken(self.order(), self.takes)
+
+    @staticmethod
+    def _taken(order: Iterator[Waiting], takes: Callable[[Waiting], bool]) -> Iterator[Waiting]:
+        kept: set[tuple[int, str]] = set()
+        for entry in order:
+            line = entry.demand.priority, entry.demand.tenant
+            if line not in kept and takes(entry):
+                yield entry
+            else:
+                kept.add(line)
+
     def heads(self) -> list[Waiting]:
-        """The first of every priority that one waits with, the highest first."""
-        return [entry for priority in sorted(self._bands, reverse=True) for entry in islice(self._bands[priority].order(), 1)]
+        """The first of every priority that one waits with and may go, the highest first."""
+        bands = (self._bands[priority].order() for priority in sorted(self._bands, reverse=True))
+        ready = bands if self.takes is None else (self._taken(band, self.takes) for band in bands)
+        return [entry for band in ready for entry in islice(band, 1)]
 
     def displaceable(self, demand: Demand) -> list[Waiting] | None:
         """Whom of the lower bands to displace so that ``demand`` has room, the worst first; None when even all of them would not do."""
-        requests, tokens, body = len(self) + 1, self.tokens + demand.prompt_tokens, self.bytes + demand.body_bytes
+        if self.exceeds_own(demand) is not None:
+            return None
+        requests, tokens, body = self.requests + 1, self.tokens + demand.prompt_tokens, self.bytes + demand.body_bytes
         chosen: list[Waiting] = []
         for priority in sorted(key for key in self._bands if key < demand.priority):
             waiting = [entry for tenant in self._bands[priority].tenants.values() for entry in tenant.waiting]

@@ -150,6 +150,7 @@ class Exchange:
         member = self.sharing.member
         self.proxies = reply.proxies
         member.proxies = self._count({card.proxy for card in reply.proxies})
+        member.gate.shares.proxies = member.proxies
         differing = frozenset(f"{card.proxy} ({card.policy_digest}, {card.version})" for card in self.differing())
         if differing - self._differing:
             log.warning(

@@ -59,8 +59,11 @@ def test_what_a_tenant_may_take() -> None:
     assert tenants.policy_of("old").requests_per_s == 1.0
     assert tenants.policy_of("new").requests_per_s == 1.0
     assert tenants.weight_of("new") == 1.0
-    assert tenants.limited
-    assert not Tenants(weights=(("old", 2.0),)).limited
+    assert tenants.rated
+    assert not tenants.shared
+    assert not Tenants(weights=(("old", 2.0),)).rated
+    assert Tenants(others=TenantPolicy(kv_share_max=0.5)).shared
+    assert Tenants(listed=(TenantPolicy("a", kv_share_min=0.5),)).shared
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""Whether a tenant's share of the pool's KV blocks lets a request of its in now.
+
+Decides, over the replicas of the request's model with ``U`` usable blocks, ``F`` of them forecast to be held at the peak, ``h_i`` by
+tenant ``i``, and ``p`` the forecast peak of the request, of tenant ``i`` with ceiling ``c_i`` and floor ``f_i``:
+
+    ceiling   h_i + p <= c_i * U / N                   or nothing of the tenant is there
+    floor     F + p <= U - sum over j != i of max(0, f_j * U - h_j)
+              or  h_i + p <= f_i * U                   or nothing at all is there
+
+A forecast peak is that of the mean curve, from what is held now on; what requests share is counted for each. ``N`` is how many proxies
+there are: each sees only its own requests, so each keeps to an equal part of the ceiling, and a tenant that is at few of them gets less.
+The last words of both lines are the rule that an empty replica takes anything: one request larger than its tenant's share goes alone.
+
+Who is held back by it waits in the queue without holding up other tenants, and those of its own behind it wait too. What exceeds the
+ceiling by its prompt alone is refused at once.
+
+Fails: by as much as lengths exceed their forecast. The floor keeps blocks of the pool, not on one replica, so a large request may find
+them in pieces.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from proxy.core.book import Book
+from proxy.core.demand import Demand
+from proxy.core.fleet import Fleet
+from proxy.core.lease import Lease
+from proxy.core.outcome import Outcome, Refusal
+from proxy.core.policy_tenants import Tenants
+from proxy.core.waiting import Waiting
+
+CEILING, FLOOR = "kv_share_max", "kv_share_min"
+SLACK = 1e-9
+
+
+class TenantShares:
+    """What tenants hold of the pool, and what the policy says to it."""
+
+    def __init__(self, tenants: Tenants, fleet: Fleet) -> None:
+        self.proxies = 1
+        self.tenants = tenants
+        self._fleet = fleet
+        self._leases: dict[str, dict[str, Lease]] = {}  # by tenant and lease
+        self._held: dict[tuple[str, str], tuple[int, float]] = {}  # by tenant and model, and as of which change of the ledgers
+
+    def __repr__(self) -> str:
+        """Counts for people and tests."""
+        return f"<TenantShares tenants={len(self._leases)}>"
+
+    @property
+    def active(self) -> bool:
+        """Whether any tenant's share is bounded or kept."""
+        return self.tenants.shared
+
+    def started(self, lease: Lease) -> None:
+        """A tenant got a lease."""
+        self._leases.setdefault(lease.demand.tenant, {})[lease.lease_id] = lease
+
+    def ended(self, lease: Lease) -> None:
+        """It is over."""
+        leases = self._leases.get(lease.demand.tenant, {})
+        leases.pop(lease.lease_id, None)
+        if not leases:
+            self._leases.pop(lease.demand.tenant, None)
+
+    def held_blocks(self, tenant: str, books: Iterable[Book]) -> float:
+        """Blocks that the tenant's requests are forecast to hold at their peak on these replicas, each at its own."""
+        leases = self._leases.get(tenant)
+        if not leases:
+            return 0.0
+        total = 0.0
+        for book in books:
+            rows = [row for lease_id, lease in leases.items() if lease_id in book.ledger.leases for row in lease.rows]
+            if rows:
+                total += float(book.ledger.rows.curves[0][rows].sum(axis=0).max())
+        return total
+
+    def _held_now(self, tenant: str, model: str, books: Sequence[Book]) -> float:
+        """As ``held_blocks``, as of the ledgers' last change."""
+        changes = sum(book.ledger.changes for book in books)
+        known = self._held.get((tenant, model))
+        if known is None or known[0] != changes:
+            known = self._held[tenant, model] = changes, self.held_blocks(tenant, books)
+        return known[1]
+
+    def takes(self, entry: Waiting, now_s: float) -> bool:
+        """Whether its share lets ``entry`` in now; notes in it what held it back."""
+        demand = entry.demand
+        books = self._fleet.of_model(demand.length_class.model)
+        entry.held_by = self._bound(entry, books, now_s) if books else ""
+        return not entry.held_by
+
+    def _bound(self, entry: Waiting, books: Sequence[Book], now_s: float) -> str:
+        demand, tenant = entry.demand, entry.demand.tenant
+        model, usable = demand.length_class.model, sum(book.spec.usable_blocks for book in books)
+        policy = self.tenants.policy_of(tenant)
+        held, peak = self._held_now(tenant, model, books), self._peak_blocks(entry, books[0], now_s)
+        if held > 0.0 and held + peak > policy.kv_share_max * usable / self.proxies + SLACK:
+            return CEILING
+        floors = [one for one in self.tenants.floors if one.name != tenant]
+        kept = sum(max(0.0, one.kv_share_min * usable - self._held_now(one.name, model, books)) for one in floors)
+        if not kept or held + peak <= policy.kv_share_min * usable + SLACK or not any(book.ledger.occupied for book in books):
+            return ""
+        forecast = sum(book.peak_blocks(None, now_s) for book in books)
+        return FLOOR if forecast + peak > usable - kept + SLACK else ""
+
+    @staticmethod
+    def _peak_blocks(entry: Waiting, book: Book, now_s: float) -> float:
+        if not entry.peak_blocks:
+            entry.peak_blocks = float(book.newcomer(entry.demand, now_s, entry.curves).curves.mean.max())
+        return entry.peak_blocks
+
+    def refusal(self, demand: Demand, books: Sequence[Book]) -> Refusal | None:
+        """What exceeds the tenant's ceiling by its prompt alone: no waiting can cure it."""
+        policy = self.tenants.policy_of(demand.tenant)
+        if policy.kv_share_max >= 1.0 or not books:
+            return None
+        limit = policy.kv_share_max * sum(book.spec.usable_blocks for book in books)
+        least = min(book.prompt_blocks(demand) for book in books)
+        if least <= limit:
+            return None
+        message = f"The prompt needs {least:.0f} KV blocks; the share of the tenant {demand.tenant!r} has {limit:.0f}."
+        return Refusal(
+            Outcome.TENANT_SHARE, gate=CEILING, message=message, measured=least, limit=round(limit, 1), unit="blocks",
+            policy_key=self.tenants.key_of(demand.tenant, CEILING),
+        )  # fmt: skip
