@@ -163,10 +163,10 @@ class Calls:
             replica = course.replica = admission.lease.replica
             last = not self._others(admission)
             refuse = frozenset[int]() if last else REFUSED_BY_REPLICA
-            fingerprint = self._fingerprints.of(replica) if unasked else None
+            fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
             result = await self._send_to(course, replica, hooks, receive, send, fingerprint=fingerprint, refuse=refuse)
             course.result = result
-            self._fingerprints.learn(replica, result)
+            self._fingerprints.learn(replica, intake.call.kind, result)
             if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD}:
                 return
             if result.ended is RelayEnd.FAILED_BEFORE_HEAD:

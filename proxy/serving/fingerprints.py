@@ -7,6 +7,9 @@ of one engine, so the first stream of an engine's life is relayed without asking
 
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.relay import RelayResult
+from proxy.wire.call import CallKind
+
+_TOLD_BY = frozenset({CallKind.CHAT, CallKind.COMPLETIONS})  # streams of other kinds carry none
 
 
 class Fingerprints:
@@ -16,12 +19,14 @@ class Fingerprints:
         self._dispatcher = dispatcher
         self._known: dict[str, tuple[int, str]] = {}
 
-    def of(self, replica: str) -> str | None:
-        """The replica's fingerprint, "" if it has none, None while it is not known."""
+    def of(self, replica: str, kind: CallKind) -> str | None:
+        """The replica's fingerprint in answers of that kind, "" if there is none, None while it is not known."""
+        if kind not in _TOLD_BY:
+            return ""
         epoch, fingerprint = self._known.get(replica, (-1, ""))
         return fingerprint if epoch == self._dispatcher.gate.fleet.epochs_total else None
 
-    def learn(self, replica: str, result: RelayResult) -> None:
+    def learn(self, replica: str, kind: CallKind, result: RelayResult) -> None:
         """Take in a stream that ended with a finish reason."""
-        if result.is_stream and result.finish_reasons:
+        if result.is_stream and result.finish_reasons and kind in _TOLD_BY:
             self._known[replica] = (self._dispatcher.gate.fleet.epochs_total, result.fingerprint or "")
