@@ -1,12 +1,27 @@
-"""Forwards what needs no place, as it came, to the replica with the least outstanding requests."""
+"""Forwards what needs no place, as it came, to the replica with the least outstanding requests.
 
+Where replicas serve different models, only those that serve the one named in the body take it; whoever is there says 404 to a model that
+nobody serves.
+"""
+
+import asyncio
+import re
 from dataclasses import dataclass
 
+import msgspec
+
 from proxy.core.outcome import Outcome, Refusal
-from proxy.ports import Receive, Send
+from proxy.ports import Headers, Receive, Send
+from proxy.serving.intake import PARSE_INLINE_BYTES_MAX
 from proxy.serving.relay import RelayEnd, RelayRequest, relay
 from proxy.serving.services import Scope, Services, send_answer, target_of
-from proxy.wire.answers import answer, error_shape
+from proxy.wire.answers import Answer, answer, error_shape
+
+_FORM_MODEL = re.compile(rb'\bname="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,256})\r\n')
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +30,25 @@ class PassThrough:
 
     services: Services
 
+    async def _model(self, headers: Headers, body: bytes) -> str | None:
+        """The model that decides on the replica; None where any will do."""
+        facts = [watcher.facts for watcher in self.services.watchers.values() if watcher.facts is not None]
+        if not body or all(one.models == facts[0].models for one in facts):
+            return None
+        form = any(name == b"content-type" and value.startswith(b"multipart/form-data") for name, value in headers)
+        read = model_of_form if form else model_of_json
+        model = read(body) if len(body) <= PARSE_INLINE_BYTES_MAX else await asyncio.to_thread(read, body)
+        return model if any(model in one.models for one in facts) else None
+
     async def serve(self, scope: Scope, method: str, body: bytes, receive: Receive, send: Send) -> None:
         """Forward to one replica; once more elsewhere if that one is gone."""
         services = self.services
         headers = list(scope["headers"])  # type: ignore[call-overload]
         tried: set[str] = set()
-        error = "none is configured"
+        error = ""
+        model = await self._model(headers, body)
         while len(tried) <= services.policy.relay.reroutes_max:
-            name = services.outstanding.least(excluded=frozenset(tried))
+            name = services.outstanding.least(model, frozenset(tried))
             if name is None:
                 break
             tried.add(name)
@@ -37,8 +63,29 @@ class PassThrough:
             error = str(result.error)
             if result.error is not None and result.error.kind != "connect":
                 break  # it may have been acted on: not ours to repeat
+        if not tried:
+            message = "There is no replica that could take this at the moment."
+            refusal = Refusal(Outcome.NO_REPLICA, gate="replicas", message=message, retry_after_s=1.0)
+            await send_answer(send, self._answer(refusal, scope))
+            return
         message = f"No replica could be spoken to: {error}"
         refusal = Refusal(Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, policy_key="relay.reroutes_max")
-        await send_answer(
-            send, answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(str(scope["path"])))
-        )
+        await send_answer(send, self._answer(refusal, scope))
+
+    def _answer(self, refusal: Refusal, scope: Scope) -> Answer:
+        services = self.services
+        return answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(str(scope["path"])))
+
+
+def model_of_json(body: bytes) -> str | None:
+    """The model that a JSON body names; None where it names none."""
+    try:
+        return msgspec.json.decode(body, type=_Body).model
+    except msgspec.DecodeError:
+        return None
+
+
+def model_of_form(body: bytes) -> str | None:
+    """The model that a form with files names; None where it names none."""
+    found = _FORM_MODEL.search(body)
+    return None if found is None else found[1].decode("utf-8", "replace")

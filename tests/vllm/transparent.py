@@ -3,7 +3,8 @@
 Status, headers and body must be equal, byte for byte; of a stream, frame by frame. Left out are headers of one hop, ``date``, and those
 that kvgate adds (``x-request-id``, ``x-kvgate-*``); masked are the times of creation and the ids that the engine draws anew for each
 answer. Both requests carry the same ``x-request-id``, so ids made of it must be equal too. A redirect must lead to the same place: the
-engine names the host that it was asked by, kvgate, asked by another, leaves it out.
+engine names the host that it was asked by, kvgate, asked by another, leaves it out. Of a stream with several choices each
+choice's frames are compared: how they are interleaved is the engine's chance.
 
 ``python -m tests.vllm.transparent --direct URL --through URL [--data DIR] [--out FILE]`` prints the table for any engine.
 """
@@ -25,8 +26,9 @@ from tests.support.upstream_servers import dechunk
 
 ANSWER_S_MAX = 60.0
 HOST = "engine.test"
-TRIES = 4  # an engine that is busy puts several tokens into one event of a stream; which ones is chance
+TRIES = 8  # an engine that is busy puts several tokens into one event of a stream; which ones is chance
 ONE_HOP = {"connection", "keep-alive", "transfer-encoding", "date"}
+OF_CHOICE = re.compile(rb'data: .*"choices":\[\{"index":(\d+)')
 MASKS = (
     (re.compile(rb'("created(?:_at)?":\s*)[0-9.]+'), rb"\1#"),
     (re.compile(rb'("completed_at":\s*)[0-9.]+'), rb"\1#"),
@@ -95,7 +97,7 @@ async def ask(url: str, case: Case, request_id: str) -> Answer:
     kept = sorted(
         pair for pair in fields if pair[0] not in ONE_HOP and pair[0] != "x-request-id" and not pair[0].startswith("x-kvgate-")
     )
-    return Answer(int(first.split()[1]), tuple(kept), tuple(masked(body).split(b"\n\n")), whole)
+    return Answer(int(first.split()[1]), tuple(kept), by_choice(masked(body).split(b"\n\n")), whole)
 
 
 def masked(body: bytes) -> bytes:
@@ -103,6 +105,13 @@ def masked(body: bytes) -> bytes:
     for pattern, put in MASKS:
         body = pattern.sub(put, body)
     return body
+
+
+def by_choice(frames: list[bytes]) -> tuple[bytes, ...]:
+    """The frames in order, those of choices one choice after the other."""
+    found = [OF_CHOICE.match(frame) for frame in frames]
+    moved = iter(sorted((int(match[1]), place) for place, match in enumerate(found) if match))
+    return tuple(frames[next(moved)[1]] if match else frame for frame, match in zip(frames, found, strict=True))
 
 
 def difference(direct: Answer, through: Answer) -> str:

@@ -228,3 +228,27 @@ async def test_a_call_is_named_in_answer_and_log_and_by_the_engine(stream: bool)
             assert f'"chatcmpl-{name}"'.encode() in reply.body
         refused = await proxy.wire.chat({"x-request-id": "theirs"}, model="nobody's")
         assert (refused.status, refused.headers["x-request-id"]) == (404, "theirs")
+
+
+FORM = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--x--\r\n'
+FORM_TYPE = {"content-type": "multipart/form-data; boundary=x"}
+
+
+async def test_where_models_differ_a_request_goes_where_its_model_is() -> None:
+    async with engine(card("chat", 4096)) as chat, engine(card("speech", 4096)) as speech:
+        replicas = [named(chat.url, "chat"), named(speech.url, "speech")]
+        async with proxying(policy={"replicas": replicas}, tokenizer=False) as proxy:
+            for model, upstream in (("chat", chat), ("speech", speech)) * 2:
+                for body, headers in ((json.dumps({"model": model}).encode(), {}), (FORM % model.encode(), FORM_TYPE)):
+                    reply = await proxy.wire.request("POST", "/v1/of_a_plugin", body, headers)
+                    assert f"host: 127.0.0.1:{upstream.port}" in reply.json()["head"]
+            for anything in (b"", b"{", b'{"model": 7}', b'{"model": "nobody\'s"}', b"\xff"):
+                assert (await proxy.wire.request("POST", "/v1/of_a_plugin", anything)).status == 200
+
+
+async def test_without_any_replica_that_takes_requests_it_is_503() -> None:
+    async with engine(card("m", 4096)) as upstream, proxying(upstream.url, tokenizer=False) as proxy:
+        for watcher in proxy.services.watchers.values():
+            watcher.drain()
+        reply = await proxy.wire.request("POST", "/v1/of_a_plugin", b"{}")
+        assert (reply.status, reply.headers["x-kvgate-outcome"]) == (503, "no_replica")
