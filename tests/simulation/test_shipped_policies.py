@@ -98,3 +98,18 @@ def test_turns_of_agents_wait_rather_than_fail_and_people_go_first() -> None:
 def test_observe_holds_and_refuses_nothing() -> None:
     policy = shipped("observe")
     assert set(waits_s(played(policy, flood(policy)), "")) == {0.0}
+
+
+def waits_beside_a_loud_tenant_s(policy: Policy, tenant: str) -> list[float]:
+    """Return a tenant's waits while another, whose lengths were learned before, sends all it has."""
+    loud = [request(policy, f"learned{n}", 400, 400, 2.0 * n, tenant="key-loud") for n in range(20)]
+    loud += [request(policy, f"loud{n}", 400, 400, 50.0 + 0.05 * n, tenant="key-loud") for n in range(60)]
+    quiet = [request(policy, f"quiet{n}", 200, 100, 53.0 + n, tenant=tenant) for n in range(12)]
+    return waits_s(played(policy, loud + quiet), "quiet")
+
+
+def test_a_tenant_hardly_feels_another_that_sends_all_it_has_and_gold_not_at_all() -> None:
+    policy = shipped("multi-tenant")
+    assert waits_beside_a_loud_tenant_s(policy, "gold") == [0.0] * 12
+    quiet_s, default_s = (sum(waits_beside_a_loud_tenant_s(one, "key-quiet")) for one in (policy, Policy()))
+    assert quiet_s < 0.5 * default_s
