@@ -31,6 +31,11 @@ class ModelCounters:
         for model in models:
             self._by_model[model] = pool
 
+    def bound(self, *, backlog_max: int, backlog_bytes_max: int) -> None:
+        """Let so much wait in each pool from now on."""
+        for pool in self._pools:
+            pool.bound(backlog_max=backlog_max, backlog_bytes_max=backlog_bytes_max)
+
     def _pool(self, model: str | None) -> TokenizerPool:
         if model is None and len(set(map(id, self._by_model.values()))) == 1:
             return next(iter(self._by_model.values()))  # the engine takes its own, and there is only one

@@ -96,6 +96,10 @@ class VllmFeed:
         """Whether scrapes are filtered: about 1 ms of the replica's API server CPU each, against 7 to 10 ms for a whole exposition."""
         return self._path == METRICS_FILTERED
 
+    def bound(self, timeout_s: float) -> None:
+        """Wait no longer than this for an answer from now on."""
+        self._http.timeout_s = timeout_s
+
     async def aclose(self) -> None:
         """Close every connection."""
         await self._http.aclose()

@@ -81,6 +81,15 @@ class _StateCollector(Collector):
         yield _labelled("kvgate_mode_override_seconds", "Time left of a mode set by hand", "mode", left_s)
         drains = dict(state.drain_override_left_s)
         yield _labelled("kvgate_drain_override_seconds", "Time left of a replica's drain by hand", "replica", drains)
+        policy = state.policy
+        reloads = dict(policy.reloads)
+        yield _labelled(
+            "kvgate_policy_reloads", "Changes of the policy file, by whether it was good", "result", reloads, counter=True
+        )
+        good = GaugeMetricFamily("kvgate_policy_last_good_timestamp_seconds", "When a good policy was last read", policy.good_s)
+        yield good
+        yield _labelled("kvgate_policy_info", "1, by the version that rules", "version", {policy.version: 1.0})
+        yield GaugeMetricFamily("kvgate_policy_faults", "Faults of the policy file as it is now", float(len(policy.faults)))
         yield _labelled("kvgate_build_info", "1, by version", "version", {__version__: 1.0})
 
     @staticmethod

@@ -37,6 +37,11 @@ class TokenizerLoader:
         self._tasks: set[asyncio.Task[None]] = set()
         self.counters = ModelCounters(self._pool(None, None))
 
+    def follow(self, policy: Policy) -> None:
+        """Another policy rules: its limits hold for what is loaded and for what will be."""
+        self._policy, limits = policy, policy.limits
+        self.counters.bound(backlog_max=limits.tokenizer_backlog_max, backlog_bytes_max=limits.tokenizer_backlog_bytes_max)
+
     def loading(self) -> bool:
         """Whether somebody's tokenizer is being loaded."""
         return bool(self._tasks)

@@ -53,8 +53,7 @@ class TokenizerPool:
     ) -> None:
         """``backlog_max`` calls and ``backlog_bytes_max`` prompt bytes may wait for or be in the threads; more go to the next rung."""
         self._local = None if source is None else LocalCounter(source)
-        self._backlog_max = backlog_max
-        self._backlog_bytes_max = backlog_bytes_max
+        self.bound(backlog_max=backlog_max, backlog_bytes_max=backlog_bytes_max)
         self._remote = remote
         self._ratio = ratio
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
@@ -67,6 +66,11 @@ class TokenizerPool:
         self.backlog_bytes = 0
         self.backlog_overflows = 0
         self.last_error: str | None = None
+
+    def bound(self, *, backlog_max: int, backlog_bytes_max: int) -> None:
+        """Let so much wait from now on; what waits already does."""
+        self._backlog_max = backlog_max
+        self._backlog_bytes_max = backlog_bytes_max
 
     async def count(self, call: Call, *, block_size: int, context_tokens_max: int | None) -> PromptCount:
         """Count every prompt of ``call``, by the best rung that can. Raises PromptTooLongError."""

@@ -45,7 +45,7 @@ class _OriginPool:
         self, origin: Origin, limits: UpstreamLimits, tls: ssl.SSLContext | None, on_end: Callable[["_OriginPool"], None]
     ) -> None:
         self._origin = origin
-        self._limits = limits
+        self.limits = limits
         self._tls = tls
         self._on_end = on_end  # told when the last connection of one that takes no more is closed
         self._loop = asyncio.get_running_loop()
@@ -84,16 +84,16 @@ class _OriginPool:
     async def _exchange(self, connection: Connection, method: bytes, head: bytes, body: bytes) -> Exchange:
         exchange = Exchange(connection, head_only=method == b"HEAD", on_finished=self._take_back)
         try:
-            await exchange.request(head, body, self._limits.head_s_max)
+            await exchange.request(head, body, self.limits.head_s_max)
         except BaseException:  # a cancelled wait too must close the connection, so that the engine stops
             exchange.close()
             raise
-        if self._limits.read_idle_s_max is not None:
-            exchange.watch_idle(self._limits.read_idle_s_max)
+        if self.limits.read_idle_s_max is not None:
+            exchange.watch_idle(self.limits.read_idle_s_max)
         return exchange
 
     def _take_idle(self) -> Connection | None:
-        oldest_s = self._loop.time() - self._limits.idle_s_max
+        oldest_s = self._loop.time() - self.limits.idle_s_max
         while self._idle:
             connection = self._idle.pop()
             if connection.usable and connection.idle_since_s > oldest_s:
@@ -108,21 +108,21 @@ class _OriginPool:
         connection.idle_since_s = self._loop.time()
         self._idle.append(connection)
         if self._sweep_timer is None:
-            self._sweep_timer = self._loop.call_later(self._limits.idle_s_max, self._sweep)
+            self._sweep_timer = self._loop.call_later(self.limits.idle_s_max, self._sweep)
         self._wake_one()
 
     def _sweep(self) -> None:
         self._sweep_timer = None
-        oldest_s = self._loop.time() - self._limits.idle_s_max
+        oldest_s = self._loop.time() - self.limits.idle_s_max
         idle = self._idle
         while idle and (not idle[0].usable or idle[0].idle_since_s <= oldest_s):
             idle.popleft().abort()
         if idle:
-            self._sweep_timer = self._loop.call_at(idle[0].idle_since_s + self._limits.idle_s_max, self._sweep)
+            self._sweep_timer = self._loop.call_at(idle[0].idle_since_s + self.limits.idle_s_max, self._sweep)
 
     async def _connect(self) -> Connection:
         """A fresh connection, or one that came back while this request waited for a place below ``connections_max``."""
-        origin, limits = self._origin, self._limits
+        origin, limits = self._origin, self.limits
         try:
             async with stall_proof_timeout(limits.connect_s_max):
                 while limits.connections_max is not None and self.open_count >= limits.connections_max:
@@ -230,6 +230,12 @@ class HttpUpstream:
         """Send a request and wait for the response head. Raises UpstreamError. Cancelling it closes the connection."""
         pool = self._pools.get(base_url) or self._add_pool(base_url)
         return await pool.open(method, target, headers, body)
+
+    def bound(self, limits: UpstreamLimits) -> None:
+        """Other limits from now on; an exchange under way keeps those it began with."""
+        self._limits = limits
+        for pool in [*self._pools.values(), *self._retired]:
+            pool.limits = limits
 
     def forget(self, base_url: str) -> None:
         """Drop a replica that is gone for good: connections are closed as they fall idle, and a later ``open`` starts anew."""

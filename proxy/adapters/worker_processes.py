@@ -1,8 +1,9 @@
 """Several processes that serve the same socket, under a parent that does nothing else.
 
 The parent forks the workers, starts one anew that died (after a pause that doubles while it keeps dying), passes SIGTERM and SIGINT on
-(a second one too, which workers take as "at once"), and ends when all have. Workers are in process groups of their own, so that a Ctrl-C
-at a terminal reaches each once. They learn of the parent's end by a pipe that then closes, and drain: none is left behind.
+(a second one too, which workers take as "at once"), and ends when all have. SIGHUP is passed on too: each reads its policy anew. Workers
+are in process groups of their own, so that a Ctrl-C at a terminal reaches each once. They learn of the parent's end by a pipe that then
+closes, and drain: none is left behind.
 
 Fails: a worker that hangs is not noticed here; its ``/health`` is the orchestrator's to ask.
 """
@@ -18,7 +19,7 @@ from proxy.ports import Clock
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 10.0  # a crash at once must not become a loop of forks, nor one crash an outage
 LIVED_S = 30.0  # who lived so long did not die of its start
-HANDLED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+HANDLED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
 
 log = logging.getLogger("kvgate.workers")
 
@@ -58,7 +59,7 @@ class Workers:
             self._start_due()
             told = signal.sigtimedwait(HANDLED, self._wait_s())
             if told is not None and told.si_signo != signal.SIGCHLD:
-                self._pass_on(told.si_signo)
+                self._pass_on(told.si_signo, ending=told.si_signo != signal.SIGHUP)
             code = max(code, self._collect())
         return code
 
@@ -82,6 +83,7 @@ class Workers:
         try:
             os.close(self._held)
             os.setpgid(0, 0)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it knows what to do about it
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
             code = self._work(index, self._alive)
         except BaseException:
@@ -91,9 +93,10 @@ class Workers:
             sys.stderr.flush()
             os._exit(code)
 
-    def _pass_on(self, number: int) -> None:
-        self._ending = True
-        self._due.clear()
+    def _pass_on(self, number: int, *, ending: bool) -> None:
+        if ending:
+            self._ending = True
+            self._due.clear()
         for process in self._running:
             os.kill(process, number)
 

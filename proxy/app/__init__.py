@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -13,6 +14,7 @@ import uvloop
 
 from proxy import __version__
 from proxy.adapters.clock import SystemClock
+from proxy.adapters.file_watch import FileWatch
 from proxy.adapters.http_protocol import ConnectionRules
 from proxy.adapters.kv_events import KvEventsUnavailableError
 from proxy.adapters.web_server import ListenError, listen, serve_until
@@ -20,13 +22,14 @@ from proxy.adapters.worker_processes import Workers
 from proxy.app.building import build_services
 from proxy.app.replicas import check_replica
 from proxy.config.redis_url import StoreAddress
-from proxy.config.settings import ServeSettings, SettingsError, effective_policy
+from proxy.config.settings import ServeSettings, SettingsError, effective_policy, policy_file
 from proxy.core.policy import Policy, Store
 from proxy.ports.store import SharedStore
 from proxy.serving.access import AdminAccess
 from proxy.serving.admin import admin_app
 from proxy.serving.drain import DrainPhase
 from proxy.serving.endpoints import Endpoints
+from proxy.serving.policy_watch import PolicyWatch
 from proxy.serving.services import Services
 from proxy.serving.websockets import WebSockets
 
@@ -70,10 +73,14 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
     async with httpx.AsyncClient(timeout=5.0) as control:
         addresses = _addresses(sockets)
         store = None if settings.store is None else redis_store(settings.store, policy.store)
-        services = build_services(policy, control, store, f"http://{addresses[2]}:{addresses[3]}")
+        file = FileWatch(policy_file(settings))
+        services = build_services(policy, control, store, f"http://{addresses[2]}:{addresses[3]}", settings)
+        watch = PolicyWatch(file, services.live)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)
         services.replicas.start()
         tasks = [asyncio.create_task(_prepare(services)), asyncio.create_task(services.switches.run())]
+        tasks.append(asyncio.create_task(watch.run()))
         if services.exchange is not None:
             tasks += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         try:

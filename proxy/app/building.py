@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import uuid
+from collections.abc import Callable
 
 import httpx
 
@@ -14,20 +15,22 @@ from proxy.adapters.telemetry import PrometheusTelemetry
 from proxy.adapters.tokenizer_loader import TokenizerLoader
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.app.replicas import replica_parts
-from proxy.core.events import CacheTold, Event
+from proxy.config.settings import ServeSettings, policy_file, policy_under
+from proxy.core.events import CacheTold, Event, Tick
 from proxy.core.gate import Gate
 from proxy.core.member import Member
-from proxy.core.policy import Policy, ReplicaPolicy
+from proxy.core.policy import Policy, ReplicaPolicy, Scrape
 from proxy.core.replica import ReplicaFacts
 from proxy.ports import ReplicaFeed
-from proxy.ports.store import SharedStore
+from proxy.ports.store import ScrapeTurns, SharedStore
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain, draining
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, Part, StaticCap
+from proxy.serving.live_policy import LivePolicy
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
-from proxy.serving.replica_set import ReplicaSet
+from proxy.serving.replica_set import ReplicaParts, ReplicaSet
 from proxy.serving.request_ids import RequestIds
 from proxy.serving.services import Services
 from proxy.serving.sharing import Sharing
@@ -38,10 +41,14 @@ from proxy.wire.report import describe
 log = logging.getLogger("kvgate")
 
 
-def build_services(policy: Policy, control: httpx.AsyncClient, store: SharedStore | None = None, admin: str = "") -> Services:
-    """Put the parts together. ``store`` is what other proxies share; ``admin`` is where they find our state. Raises SettingsError,
-    KvEventsUnavailableError.
+def build_services(
+    policy: Policy, control: httpx.AsyncClient, store: SharedStore | None = None, admin: str = "",
+    settings: ServeSettings | None = None,
+) -> Services:  # fmt: skip
+    """Put the parts together. ``store`` is what other proxies share; ``admin`` is where they find our state; ``settings`` say over which
+    flags a policy is read that comes later. Raises ReplicaUnusableError.
     """
+    settings = settings or ServeSettings()
     clock = SystemClock()
     telemetry = PrometheusTelemetry(lambda: process_state(services))
     guard = Guard(clock, lambda part: telemetry.internal_error(part.value))
@@ -58,29 +65,20 @@ def build_services(policy: Policy, control: httpx.AsyncClient, store: SharedStor
         exchange = Exchange(sharing, policy, admin, clock, guard, switches)
     dispatcher = Dispatcher(gate, clock, leases if exchange is None else exchange.sharing, guard)
     counters = TokenizerLoader(policy, control, clock, lambda model: _replica_to_ask(services, model))
-    upstream = HttpUpstream(UpstreamLimits(connect_s_max=policy.relay.connect_s))
+    upstream = HttpUpstream(upstream_limits(policy))
 
-    def report(facts: ReplicaFacts, replica: ReplicaPolicy) -> None:
-        for line in describe(facts, replica.kv_blocks):
-            log.info("%s", line)
-        counters.found(facts)
-
-    def tell_cache(told: CacheTold) -> None:
-        guard.run_now(Part.GATE, lambda: dispatcher.feed(told))
-
-    def watch(replica: ReplicaPolicy, feed: ReplicaFeed) -> ReplicaWatcher:
-        turns = None if exchange is None else exchange.sharing
-        return ReplicaWatcher(replica, services.policy.scrape, feed, dispatcher, guard, report, turns)
-
-    replicas = ReplicaSet(
-        lambda replica: replica_parts(replica, services.policy.scrape, clock, tell_cache),
-        watch, dispatcher, guard, upstream.forget,
+    replicas = _replica_set(
+        lambda: services.policy.scrape, dispatcher, guard, clock, upstream, counters, None if exchange is None else exchange.sharing
     )  # fmt: skip
     outstanding = Outstanding(dispatcher, replicas.watchers)
     replicas.busy = outstanding.busy
     switches.watch_over(replicas.watchers)
+    live = LivePolicy(
+        policy, str(policy_file(settings)), lambda said: policy_under(said, settings), replicas, clock, guard,
+    )  # fmt: skip
     services = Services(
         policy=policy,
+        live=live,
         clock=clock,
         dispatcher=dispatcher,
         counter=counters.counters,
@@ -101,7 +99,60 @@ def build_services(policy: Policy, control: httpx.AsyncClient, store: SharedStor
         exchange=exchange,
     )
     replicas.apply(policy.replicas)
+    for follower in _followers(services, counters, upstream):
+        live.follow(follower)
     return services
+
+
+def _replica_set(
+    scrape: Callable[[], Scrape], dispatcher: Dispatcher, guard: Guard, clock: SystemClock, upstream: HttpUpstream,
+    counters: TokenizerLoader, turns: ScrapeTurns | None,
+) -> ReplicaSet:  # fmt: skip
+    """None yet."""
+
+    def report(facts: ReplicaFacts, replica: ReplicaPolicy) -> None:
+        for line in describe(facts, replica.kv_blocks):
+            log.info("%s", line)
+        counters.found(facts)
+
+    def tell_cache(told: CacheTold) -> None:
+        guard.run_now(Part.GATE, lambda: dispatcher.feed(told))
+
+    def make(replica: ReplicaPolicy) -> ReplicaParts:
+        return replica_parts(replica, scrape(), clock, tell_cache)
+
+    def watch(replica: ReplicaPolicy, feed: ReplicaFeed) -> ReplicaWatcher:
+        return ReplicaWatcher(replica, scrape(), feed, dispatcher, guard, report, turns)
+
+    return ReplicaSet(make, watch, dispatcher, guard, upstream.forget)
+
+
+def _followers(services: Services, counters: TokenizerLoader, upstream: HttpUpstream) -> list[Callable[[Policy], None]]:
+    """Whoever keeps a part of the policy; what reads ``services.policy`` for every request need not be told."""
+
+    def gate(policy: Policy) -> None:
+        services.dispatcher.gate.adopt(policy)
+        services.switches.apply()  # the mode
+        services.dispatcher.feed(Tick())
+
+    def set_policy(policy: Policy) -> None:
+        services.policy = policy
+        services.static_cap.cap_per_replica = policy.limits.static_cap_per_replica
+        services.drain.bound(policy.relay.drain_accept_s, policy.relay.grace_s)
+
+    found: list[Callable[[Policy], None]] = [
+        set_policy,
+        gate,
+        counters.follow,
+        lambda policy: upstream.bound(upstream_limits(policy)),
+        lambda policy: services.replicas.follow(policy.scrape),
+    ]
+    return found if services.exchange is None else [*found, services.exchange.follow]
+
+
+def upstream_limits(policy: Policy) -> UpstreamLimits:
+    """What the policy says of the way to a replica."""
+    return UpstreamLimits(connect_s_max=policy.relay.connect_s)
 
 
 def proxy_name() -> str:

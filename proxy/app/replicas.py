@@ -8,12 +8,13 @@ from typing import Any
 
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.kv_block_map import KvBlockMap
-from proxy.adapters.kv_events import KvEventFeed, endpoint_of, subscription, zmq_for
+from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, endpoint_of, subscription, zmq_for
 from proxy.adapters.scraper import VllmFeed
 from proxy.config.credentials import request_headers
+from proxy.config.settings import SettingsError
 from proxy.core.events import CacheTold
 from proxy.core.policy import ReplicaPolicy, Scrape
-from proxy.serving.replica_set import ReplicaParts
+from proxy.serving.replica_set import ReplicaParts, ReplicaUnusableError
 from proxy.serving.watcher import ReplicaWatcher
 
 
@@ -25,8 +26,11 @@ def check_replica(replica: ReplicaPolicy) -> tuple[tuple[str, str], ...]:
 
 
 def replica_parts(replica: ReplicaPolicy, scrape: Scrape, clock: SystemClock, tell: Callable[[CacheTold], None]) -> ReplicaParts:
-    """Make them; nothing is connected yet. Raises what ``check_replica`` does."""
-    named = check_replica(replica)
+    """Make them; nothing is connected yet. Raises ReplicaUnusableError."""
+    try:
+        named = check_replica(replica)
+    except (SettingsError, KvEventsUnavailableError) as error:
+        raise ReplicaUnusableError(str(error)) from error
     feed = VllmFeed(
         replica.name, replica.url, clock, headers=dict(named), timeout_s=scrape.timeout_s, kv_blocks=replica.kv_blocks
     )  # fmt: skip

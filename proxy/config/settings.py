@@ -232,7 +232,17 @@ def effective_policy(settings: ServeSettings) -> Policy:
 
     Raises PolicyError for the file, SettingsError where no replica is named anywhere.
     """
-    policy = merged(load(settings.policy_path or default_path()), settings)
+    return policy_under(load(policy_file(settings)), settings)
+
+
+def policy_file(settings: ServeSettings) -> Path:
+    """Return where the policy of a process stands."""
+    return settings.policy_path or default_path()
+
+
+def policy_under(policy: Policy, settings: ServeSettings) -> Policy:
+    """Return what a process runs with whose file says ``policy``. Raises SettingsError where no replica is named anywhere."""
+    policy = merged(policy, settings)
     if not policy.replicas:
         raise SettingsError(
             ["no replica to forward to: give --replica URL, set KVGATE_REPLICAS, or list replicas: in the policy file"]

@@ -47,7 +47,7 @@ class Book(Measurement):
         self.phase = ReplicaPhase.SERVING
         self.binding_last = Binding.NONE
         self.kv_limited = False
-        self._stale_s = stale_s
+        self.stale_s = stale_s
         self._refreshed_s = now_s
         self.foreign = False  # whether others send here too, as far as was seen
         self.room_ratio = 1.0  # about the share of the pool left at the forecast peak: who is asked first, nothing more
@@ -121,7 +121,7 @@ class Book(Measurement):
 
     def risk(self, now_s: float) -> Risk:
         """What of this replica enters its quantile, besides the demand."""
-        sigma = self.reconciler.sigma_blocks(self.spec.usable_blocks, self.sample_age_s(now_s), self._stale_s)
+        sigma = self.reconciler.sigma_blocks(self.spec.usable_blocks, self.sample_age_s(now_s), self.stale_s)
         return Risk(self.feedback.z, sigma, self.reconciler.bias_blocks)
 
     def verdict(self, demand: Demand, now_s: float, cache: CurveCache | None = None) -> Verdict:

@@ -68,6 +68,11 @@ class Feedback:
         """Reading for people and tests."""
         return f"<Feedback z={self.z:.2f} z0={self.prior():.2f} preemptions={self.preemptions_total}>"
 
+    def bound(self, *, target_ratio: float, z_min: float, z_max: float) -> None:
+        """The policy says otherwise from now on: what was learned stays, within its limits."""
+        self.target_ratio, self.z_min, self.z_max = target_ratio, z_min, z_max
+        self.z = min(max(self.z, z_min), z_max)
+
     def prior(self) -> float:
         """z0: what the load alone says."""
         if not self._sequences:

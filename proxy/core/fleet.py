@@ -72,6 +72,13 @@ class Fleet:
         """Every book."""
         return iter(self.books.values())
 
+    def adopt(self, policy: Policy) -> None:
+        """Go by this policy from now on; what was learned of margins stays, within its limits."""
+        self.policy, budget = policy, policy.budget
+        for book in self:
+            book.stale_s = policy.scrape.stale_s
+            book.feedback.bound(target_ratio=budget.preemptions_per_1000 / 1000.0, z_min=budget.z_min, z_max=budget.z_max)
+
     def of_model(self, model: str) -> list[Book]:
         """Books of the replicas that serve ``model``; not to be changed."""
         found = self._by_model.get(model)

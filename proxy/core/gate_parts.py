@@ -38,7 +38,20 @@ class GateParts:
         return f"<Gate {self.mode} held={len(self.queue)} open={self.open_requests} {self.fleet!r}>"
 
     def adopt(self, policy: Policy) -> None:
-        """Go by these tenants and class bounds from now on; who waits or runs keeps its class and its place."""
+        """Go by this policy from now on, but for the mode, which is the driver's to set: what is said by hand goes before it.
+
+        Who waits or runs keeps what it came with: its class, deadline, tenant and weight are in its demand. A bound that is lower than what
+        waits already takes nobody out, it only lets nobody more in. To be followed by a Tick, so that those who wait are looked at anew.
+        """
+        self.policy = policy
+        self.fleet.adopt(policy)
+        bounds = policy.queue
+        self.queue.requests_max, self.queue.tokens_max, self.queue.bytes_max = (
+            bounds.requests_max,
+            bounds.tokens_max,
+            bounds.bytes_max,
+        )
+        self.shedding.reroutes_max = policy.relay.reroutes_max
         self.rates.adopt(policy.tenants)
         self.shares.tenants = self.shedding.tenants = policy.tenants
         self.queue.takes = self._takes if policy.tenants.shared else None

@@ -54,7 +54,7 @@ class Member:
         self.granted_apart_total = self.unanswered_total = 0
         self.timeout_s = policy.store.timeout_s
         self._store = policy.store
-        self._scrape_lease_s = SCRAPE_LEASE_RATIO * policy.scrape.interval_s
+        self.scrape_lease_s = SCRAPE_LEASE_RATIO * policy.scrape.interval_s
         self._calls: list[StoreCall] = []
         self._asking: set[tuple[type, str]] = set()  # calls under way, but reservations
         self._epoch: int | None = None
@@ -140,7 +140,7 @@ class Member:
         record = self._records.get(replica)
         if not self.touch.sharing or record is None or replica in self.holds:
             return True
-        return self.store_s(now_s) - record.published_s > self._scrape_lease_s
+        return self.store_s(now_s) - record.published_s > self.scrape_lease_s
 
     def scraped(self, replica: str, now_s: float) -> None:
         """The gate has taken in a scrape of ours."""
@@ -211,7 +211,7 @@ class Member:
     def _stale(self, replica: str, now_s: float) -> bool:
         changes, at_s = self._written.get(replica, (UNTOLD, -inf))
         # Who does not hold the record hears of it by writing: often enough that it never seems to be older than it is.
-        heard_s = inf if replica in self.holds else self._scrape_lease_s / RECORDS_HEARD
+        heard_s = inf if replica in self.holds else self.scrape_lease_s / RECORDS_HEARD
         renewed_s = min(self._store.lease_s / RENEWALS, heard_s)
         return changes != self.gate.fleet.books[replica].ledger.own_changes or now_s - at_s >= renewed_s
 
@@ -264,7 +264,7 @@ class Member:
     def _publish(self, replica: str, now_s: float) -> None:
         record, book = self.several.record(replica, self.name, now_s), self.gate.fleet.books.get(replica)
         if record is not None and book is not None:
-            self._ask(CallPublish(record, book.grid.ends, self._scrape_lease_s))
+            self._ask(CallPublish(record, book.grid.ends, self.scrape_lease_s))
 
     def _published(self, record: Record, *, held: bool) -> None:
         if not held:

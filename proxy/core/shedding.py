@@ -44,7 +44,7 @@ class Shedding:
         )  # never shed before their deadline: for replays that ask what would have become of them
         self.tenants = Tenants()
         self._queue = queue
-        self._reroutes_max = reroutes_max
+        self.reroutes_max = reroutes_max
 
     def at_once(self, demand: Demand, books: list[Book]) -> Refusal | None:
         """What no waiting can cure; None when the request can be served some time."""
@@ -185,7 +185,7 @@ class Shedding:
 
     def not_again(self, tried: int, *, elsewhere: bool) -> Refusal | None:
         """What to answer one that ``tried`` replicas have failed; None: another is to be tried, since one ``elsewhere`` could take it."""
-        return None if tried <= self._reroutes_max and elsewhere else self.upstream_failed(tried)
+        return None if tried <= self.reroutes_max and elsewhere else self.upstream_failed(tried)
 
     @staticmethod
     def upstream_failed(tried: int) -> Refusal:

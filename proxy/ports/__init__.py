@@ -1,13 +1,14 @@
 """What the drivers need of the world. Adapters implement these; serving knows nothing else of them."""
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.core.demand import CountSource, PromptPart
 from proxy.core.events import Event, Reserve
 from proxy.core.outcome import Outcome
 from proxy.core.replica import ReplicaFacts, ReplicaSample
+from proxy.ports.policy import PolicyState
 from proxy.ports.store import StoreState
 from proxy.wire.call import Call
 from proxy.wire.connection_faults import ConnectionFault
@@ -141,6 +142,10 @@ class ReplicaFeed(Protocol):
         """Scrape once. Raises ReplicaUnreachableError when there is no usable answer."""
         ...
 
+    def bound(self, timeout_s: float) -> None:
+        """Wait no longer than this for an answer from now on."""
+        ...
+
     async def aclose(self) -> None:
         """Close every connection."""
         ...
@@ -266,6 +271,7 @@ class ProcessState:
     responses_known: int = 0  # stored responses whose replica is remembered
     background_leases: int = 0  # responses that go on after their answer
     store: StoreState | None = None  # None: this proxy is alone
+    policy: PolicyState = field(default_factory=PolicyState)
     mode_override_left_s: float | None = None  # None: the policy file rules
     drain_override_left_s: tuple[tuple[str, float], ...] = ()  # by replica
 

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from proxy.serving.admin_overrides import OverrideRoutes, overrides_state, response_of
+from proxy.serving.admin_policy import PolicyRoutes
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
@@ -75,6 +76,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             Route("/admin/proxies", proxies),
             Route("/admin/state", state),
             *OverrideRoutes(services).routes(),
+            *PolicyRoutes(services).routes(),
         ]
     )
 

@@ -45,6 +45,10 @@ class Drain:
         self._grace_s = grace_s
         self._cut_off = cut_off
 
+    def bound(self, accept_s: float, grace_s: float) -> None:
+        """The policy says otherwise from now on; a phase under way ends as it began."""
+        self._accept_s, self._grace_s = accept_s, grace_s
+
     @property
     def refusing(self) -> bool:
         """Whether new requests are turned away."""

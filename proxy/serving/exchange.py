@@ -11,7 +11,6 @@ Fails: while the store is out of touch the last answer stands. What others charg
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,8 +18,10 @@ from functools import partial
 
 from proxy import __version__
 from proxy.core.exchange import TenantKey
+from proxy.core.member import SCRAPE_LEASE_RATIO
 from proxy.core.override import Override
 from proxy.core.policy import Policy
+from proxy.core.policy_version import policy_version
 from proxy.ports import Clock
 from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 from proxy.serving.guard import Guard, InternalFaultError, Part
@@ -30,11 +31,6 @@ from proxy.serving.sharing import Sharing
 ROUNDING = 1e-9  # of a total: the store adds up decimal numbers
 
 log = logging.getLogger("kvgate.store")
-
-
-def policy_digest(policy: Policy) -> str:
-    """What tells two policies apart, whatever their files look like."""
-    return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]
 
 
 def max_by_priority(clocks: Iterable[Iterable[tuple[int, float]]]) -> dict[int, float]:
@@ -50,7 +46,7 @@ class Exchange:
     """The beat of one proxy."""
 
     def __init__(self, sharing: Sharing, policy: Policy, admin: str, clock: Clock, guard: Guard, switches: Switches) -> None:
-        self.digest = policy_digest(policy)
+        self.digest = policy_version(policy)
         self.proxies: tuple[ProxyCard, ...] = ()
         self.sharing = sharing
         self._policy = policy
@@ -66,6 +62,11 @@ class Exchange:
         self._missed_s: dict[str, float] = {}  # of them, since when they are not heard of
         self._accounts: dict[TenantKey, float] | None = None  # as last heard; None: never
         self._period = 0
+
+    def follow(self, policy: Policy) -> None:
+        """Another policy rules: the others are told with the next beat."""
+        self._policy, self.digest = policy, policy_version(policy)
+        self.sharing.member.scrape_lease_s = SCRAPE_LEASE_RATIO * policy.scrape.interval_s
 
     def differing(self) -> list[ProxyCard]:
         """Proxies with another policy or version than ours."""

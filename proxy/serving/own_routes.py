@@ -55,6 +55,7 @@ class OwnRoutes:
             "ready": probed and not services.loading() and phase is DrainPhase.SERVING,
             "drain": phase,
             "mode": gate.mode,
+            "policy": {"version": services.live.version, "faults": services.live.faults, "at_restart": services.live.at_restart},
             "guard_tripped": services.guard.tripped,
             "queued": len(gate.queue),
             "replicas": {name: {"phase": watcher.phase, "fault": watcher.fault} for name, watcher in services.watchers.items()},

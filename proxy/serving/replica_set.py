@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.events import ReplicaGone
-from proxy.core.policy import ReplicaPolicy
+from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
 from proxy.ports import Headers, ReplicaFeed
 from proxy.serving.dispatcher import Dispatcher
@@ -34,6 +34,10 @@ HANDOVER_S_MAX = (
 TAKEN_OUT = "taken out"  # the reason to drain of one that is in no list any more
 
 log = logging.getLogger("kvgate.replicas")
+
+
+class ReplicaUnusableError(Exception):
+    """What a policy says of a replica cannot be used here: a key that is not there, a package that is missing. One line for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def changes_between(old: Iterable[ReplicaPolicy], new: Iterable[ReplicaPolicy]) 
 class ReplicaSet:
     """``watchers`` and ``credentials`` are by name and change in place; who holds a name across an await asks whether it is still there.
 
-    ``make`` gives a replica its parts and raises what its policy cannot be used for; ``watch`` makes its watcher; ``busy`` tells of
+    ``make`` gives a replica its parts, or raises ReplicaUnusableError; ``watch`` makes its watcher; ``busy`` tells of
     requests out there beside the gate's; ``forget_url`` closes connections that nobody uses any more.
     """
 
@@ -108,12 +112,12 @@ class ReplicaSet:
         return [task for many in self._tasks.values() for task in many]
 
     def parts_of(self, wanted: Iterable[ReplicaPolicy]) -> dict[str, ReplicaParts]:
-        """Parts of those that are new or changed, which ``apply`` takes. Raises what ``make`` raises; nothing has changed then."""
+        """Parts of those that are new or changed, which ``apply`` takes. Raises ReplicaUnusableError; nothing has changed then."""
         known = {name: watcher.policy for name, watcher in self.watchers.items()}
         return {replica.name: self._make(replica) for replica in wanted if known.get(replica.name) != replica}
 
     def apply(self, wanted: Iterable[ReplicaPolicy], parts: dict[str, ReplicaParts] | None = None) -> ReplicaChanges:
-        """From now on these are the replicas. Raises what ``make`` raises, before anything has changed."""
+        """From now on these are the replicas. Raises ReplicaUnusableError, before anything has changed."""
         wanted = list(wanted)
         parts = self.parts_of(wanted) if parts is None else parts
         changes = changes_between(self.wanted, wanted)
@@ -125,6 +129,11 @@ class ReplicaSet:
             else:
                 self._keep(replica, parts.get(replica.name))
         return changes
+
+    def follow(self, scrape: Scrape) -> None:
+        """Look at all of them by these rules from now on."""
+        for watcher in self.watchers.values():
+            watcher.follow(scrape)
 
     def start(self) -> None:
         """Begin to watch."""

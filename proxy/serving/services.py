@@ -11,6 +11,7 @@ from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, StaticCap
+from proxy.serving.live_policy import LivePolicy
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
 from proxy.serving.ranks import server_of
@@ -28,6 +29,7 @@ class Services:
     """Everything a request meets on its way."""
 
     policy: Policy
+    live: LivePolicy
     clock: Clock
     dispatcher: Dispatcher
     counter: TokenCounter

@@ -56,6 +56,7 @@ def process_state(services: Services) -> ProcessState:
         background_leases=services.stored.background,
         mode_override_left_s=None if said is None else said.until_s - now_s,
         drain_override_left_s=tuple((name, one.until_s - now_s) for name, one in overrides.drains(now_s).items()),
+        policy=services.live.state(),
         store=None if services.exchange is None else store_state(services.exchange, now_s),
     )
 

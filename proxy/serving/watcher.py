@@ -100,6 +100,11 @@ class ReplicaWatcher:
             log.warning("replica.%s replica=%s reason=%s", "resumes" if before else "drains", self.name, reason)
             self._tell_phase()
 
+    def follow(self, scrape: Scrape) -> None:
+        """Look by these rules from the next look on."""
+        self._scrape = scrape
+        self._feed.bound(scrape.timeout_s)
+
     def renew(self, policy: ReplicaPolicy, feed: ReplicaFeed) -> None:
         """It is described otherwise from now on; at another address it is another engine. Not to be called while ``run`` runs."""
         if policy.url != self.policy.url:
@@ -125,11 +130,10 @@ class ReplicaWatcher:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        every = self._scrape.probe_every
         turn = -1  # whatever it was before, it is probed first
         while True:
             turn += 1
-            if self._seen in AWAITED_PHASES and turn % every:
+            if self._seen in AWAITED_PHASES and turn % self._scrape.probe_every:
                 if await self._ours():
                     await self._guarded(self._sample_once())
                     await self._pause(self._scrape.interval_s)

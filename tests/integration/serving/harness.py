@@ -206,7 +206,7 @@ async def proxying(
         chosen = effective_policy(settings)
     async with httpx.AsyncClient(timeout=5.0) as control:
         store = None if redis_url is None else app.redis_store(store_address(redis_url), chosen.store)
-        services = build_services(chosen, control, store)
+        services = build_services(chosen, control, store, settings=settings)
         records: list[RequestRecord] = []
         _keep_records(services, records)
         services.replicas.start()

@@ -1,0 +1,21 @@
+"""Which policy rules a process, for metrics and people."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """``version`` is a digest of what rules, flags included; ``faults`` are lines about the file as it is now, none where it rules.
+
+    ``modified_s`` and ``good_s`` are wall time: when the file that rules was written (None: at the start, or before), and when a good one
+    was last read. ``at_restart`` are keys whose new value waits for the process to start again.
+    """
+
+    version: str = ""
+    file: str = ""
+    modified_s: float | None = None
+    good_s: float = 0.0
+    reloads: Mapping[str, int] = field(default_factory=dict)  # by result
+    faults: tuple[str, ...] = ()
+    at_restart: tuple[str, ...] = ()
