@@ -1,6 +1,8 @@
 """The client's side of a request whose body was read."""
 
-from proxy.ports import Message, Receive, Send
+from collections.abc import Awaitable, Callable
+
+from proxy.ports import Headers, Message, Receive, Send
 from proxy.serving.request_ids import named
 
 
@@ -11,13 +13,17 @@ async def client_leaves(receive: Receive) -> None:
 
 
 class NamedSend:
-    """A ``send`` that puts the id into the response's head, in place of an engine's own. ``plain`` sends what comes after the head."""
+    """A ``send`` that puts the id into the response's head, in place of an engine's own. ``plain`` sends what comes after the head.
 
-    __slots__ = ("plain", "request_id")
+    ``for_page`` finds what an answer of our own must tell a browser; None: no browser has asked.
+    """
 
-    def __init__(self, plain: Send, request_id: bytes) -> None:
+    __slots__ = ("for_page", "plain", "request_id")
+
+    def __init__(self, plain: Send, request_id: bytes, for_page: Callable[[], Awaitable[Headers]] | None = None) -> None:
         self.plain = plain
         self.request_id = request_id
+        self.for_page = for_page
 
     async def __call__(self, message: Message) -> None:
         """Send one message."""

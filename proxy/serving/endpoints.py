@@ -13,6 +13,7 @@ from proxy.ports import Headers, Receive, Send
 from proxy.serving.calls import Calls
 from proxy.serving.client import NamedSend
 from proxy.serving.control_routes import ControlRoutes
+from proxy.serving.cross_origin import CrossOrigin
 from proxy.serving.drain import draining
 from proxy.serving.identity import caller_of
 from proxy.serving.intake import read_intake
@@ -47,19 +48,20 @@ class Endpoints:
         self._own = OwnRoutes(services)
         self._control = ControlRoutes(services)
         self._pass_through = PassThrough(services)
+        self._cross_origin = CrossOrigin(services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request; other scope types are refused by the server's settings."""
         assert scope["type"] == "http", scope["type"]
         path, method = str(scope["path"]), str(scope["method"])
         kind = kind_of(method, path)
-        if kind is RouteKind.OWN:
-            await send_answer(send, self._own.answer(path))
-            return
         services = self._services
         headers: Headers = scope["headers"]  # type: ignore[assignment]
         request_id, given = services.request_ids.of(headers)
-        named_send = NamedSend(send, request_id)
+        named_send = NamedSend(send, request_id, self._cross_origin.of(headers))
+        if kind is RouteKind.OWN:
+            await send_answer(named_send, self._own.answer(path))
+            return
         refused = self._refused(path)
         if refused is not None:
             await send_answer(named_send, refused)

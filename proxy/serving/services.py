@@ -7,6 +7,7 @@ from proxy.core.policy import ErrorDetail, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
 from proxy.serving.access import AdminAccess
+from proxy.serving.client import NamedSend
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.exchange import Exchange
@@ -81,8 +82,11 @@ def target_of(scope: Scope) -> bytes:
 
 
 async def send_answer(send: Send, answer: Answer) -> None:
-    """Send a whole response."""
-    await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})
+    """Send a whole response of our own."""
+    headers = list(answer.headers)
+    if isinstance(send, NamedSend) and send.for_page is not None:
+        headers += await send.for_page()
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
 

@@ -22,7 +22,8 @@ LIST_S_MAX = 180
 DATA = os.environ.get("KVGATE_TEST_DATA")
 # Routes that a flag of the engine's configuration object or another package brings, which a bare app does not show.
 CONFIGURED = {"/start_profile", "/stop_profile", "/cohere/v2/chat", "/cohere/v2/chat/render"}
-POOLING = ("--runner", "pooling", "--convert", "embed")
+PAGE = "https://page.example"
+POOLING = ("--runner", "pooling", "--convert", "embed", "--allowed-origins", f'["{PAGE}"]')
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,18 @@ async def test_everything_that_is_relayed_is_the_same(replica: VllmServer, gate:
     assert table.differences == []
 
 
+def own_answers_to_pages() -> Iterator[Case]:
+    """What kvgate answers itself, and a browser of a page that the engine allows, or does not, may look at."""
+    for origin in (PAGE, "https://other.example"):
+        yield Case("/v1/models", "GET", "/v1/models", b"", (("origin", origin),), what=origin)
+
+
 async def test_a_pooling_model_is_the_same_too(vllm_server: VllmFactory, tmp_path: Path) -> None:
     """Embedding, classifying, scoring and pooling routes, on the same model turned into an embedding one."""
     server = vllm_server(256, *POOLING)
     with kvgate_process(server.base_url, server.model_dir, tmp_path) as gate:
         table = await run(server.base_url, gate.base_url, None, server.served_name)
+        await table.compare(server.base_url, gate.base_url, own_answers_to_pages())
     shown(table, "A pooling model")
     assert unknown_to_the_table(table.kinds) == []
     assert {path for _, path in table.kinds} >= {"/pooling", "/v1/embeddings", "/v2/embed"}

@@ -130,6 +130,7 @@ def of_route(method: str, path: str, model: str) -> Iterator[Case]:
         yield Case(path, method, target, good, (("content-type", "application/json; charset=utf-8"),), what="a charset")
         yield Case(path, method, target, good, (("content-type", "multipart/form-data; boundary=x"),), what="no multipart")
         yield Case(path, method, target, good, (JSON, ("accept-encoding", "gzip, br")), what="may be compressed")
+        yield Case(path, method, target, good, (JSON, ORIGIN), what="from a page")
         yield Case(path, method, target, good, chunked=True, what="chunked")
         yield Case(path, method, target, gzip.compress(good, mtime=0), (JSON, ("content-encoding", "gzip")), what="compressed")
         yield Case(path, method, target + "?a=%2F&a=1&b", good, what="a query")

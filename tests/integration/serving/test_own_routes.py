@@ -252,3 +252,34 @@ async def test_without_any_replica_that_takes_requests_it_is_503() -> None:
             watcher.drain()
         reply = await proxy.wire.request("POST", "/v1/of_a_plugin", b"{}")
         assert (reply.status, reply.headers["x-kvgate-outcome"]) == (503, "no_replica")
+
+
+async def test_pages_may_read_our_own_answers_as_the_engine_says() -> None:
+    asked: list[bytes] = []
+
+    async def serve(peer: Peer) -> None:
+        head, _ = await peer.request()
+        page = b"origin: https://page.example" in head
+        if page:
+            asked.append(head.split(b" ", 2)[1])
+        body = b"" if b"GET /v1/models" not in head else json.dumps({"object": "list", "data": [card("m", 4096)]}).encode()
+        cors = b"access-control-allow-origin: https://page.example\r\naccess-control-allow-credentials: true\r\n" if page else b""
+        fields = b"content-type: application/json\r\nvary: Origin\r\nserver: uvicorn\r\n%bconnection: close\r\n" % cors
+        await peer.send(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (fields, len(body), body))
+
+    async with ScriptedUpstream.running(serve) as upstream, proxying(upstream.url, tokenizer=False) as proxy:
+        for path, status in (("/v1/models", 200), ("/health", 200), ("/sleep", 403), ("/v1/models", 200)):
+            reply = await proxy.wire.request("GET", path, headers={"origin": "https://page.example"})
+            assert reply.status == status
+            told = {name: reply.headers.get(name) for name in ("vary", "access-control-allow-origin", "server")}
+            assert told == {"vary": "Origin", "access-control-allow-origin": "https://page.example", "server": None}
+        assert asked == [b"/version"]
+        other = await proxy.wire.request("GET", "/v1/models", headers={"origin": "https://other.example"})
+        assert "access-control-allow-origin" not in other.headers
+        assert "vary" not in (await proxy.wire.request("GET", "/v1/models")).headers
+
+
+async def test_a_page_is_answered_without_a_replica_too() -> None:
+    async with proxying("http://127.0.0.1:9", probed=False, tokenizer=False) as proxy:
+        reply = await proxy.wire.request("GET", "/health", headers={"origin": "https://page.example"})
+        assert (reply.status, "vary" in reply.headers) == (200, False)
