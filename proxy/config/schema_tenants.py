@@ -18,6 +18,11 @@ def _check_tenant(tenant: TenantPolicy, nodes: Mapping[str, Node], path: str, fa
         faults.add(
             nodes["kv_share_min"], f"{path}.kv_share_min", got=got, allowed="up to kv_share_max", because="it could not use it"
         )
+    least, most = tenant.engine_priority_min, tenant.engine_priority_max
+    if least is not None and most is not None and least > most:
+        node, because = nodes["engine_priority_min"], "no number is in between"
+        got = f"engine_priority_min {least} above engine_priority_max {most}"
+        faults.add(node, f"{path}.engine_priority_min", got=got, allowed="up to engine_priority_max", because=because)
     if "burst" in nodes and not tenant.rated:
         because = "it is counted in seconds of a rate, and there is none"
         faults.add(nodes["burst"], f"{path}.burst", got="this key", allowed="it beside a rate", because=because)
@@ -49,12 +54,15 @@ def _check_accounts(tenants: Tenants, nodes: Mapping[str, Node], path: str, faul
 
 
 _SHARE = number(0, 1)
+_ENGINE_PRIORITY = integer(-1_000_000_000, 1_000_000_000)
 LIMITS = {
     "weight": Key("weight", number(0.01, 1000), "a share of zero would never be served"),
     "priority": Key("priority", integer(-1000, 1000), "it is added to that of the class"),
     "requests_per_s": Key("requests_per_s", number(0.001, 1_000_000), "who may send nothing has no key"),
     "tokens_per_min": Key("tokens_per_min", number(1, 1e12), "who may send nothing has no key"),
     "burst": Key("burst_s", duration("100ms", "1h"), "it is what may be taken at once, in seconds of the rate"),
+    "engine_priority_min": Key("engine_priority_min", _ENGINE_PRIORITY, "it is vLLM's own priority, and lower goes first"),
+    "engine_priority_max": Key("engine_priority_max", _ENGINE_PRIORITY, "it is vLLM's own priority, and lower goes first"),
     "kv_share_max": Key("kv_share_max", number(0.001, 1), "it is a share of the pool, and a share of zero would never be served"),
 }
 

@@ -45,6 +45,15 @@ class TenantPolicy:
     burst_s: float = 10.0
     kv_share_max: float = 1.0  # of the pool's KV blocks
     kv_share_min: float = 0.0  # kept free for it
+    # Of the engine's own priority, which clients may send and which runs lower numbers first. Untouched by itself: engines ignore it
+    # unless they were started for it (--scheduling-policy priority), and then it is often a gateway in front that sets it.
+    engine_priority_min: int | None = None
+    engine_priority_max: int | None = None
+
+    def engine_priority(self, asked: int) -> int:
+        """The engine's priority for one who asks for ``asked``."""
+        least = asked if self.engine_priority_min is None else max(asked, self.engine_priority_min)
+        return least if self.engine_priority_max is None else min(least, self.engine_priority_max)
 
     @property
     def rated(self) -> bool:

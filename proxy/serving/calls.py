@@ -10,19 +10,19 @@ from dataclasses import replace
 
 from proxy.core.outcome import Mode, Outcome, Refusal
 from proxy.core.policy import AnswerHeaders
-from proxy.ports import Headers, PromptTooLongError, Receive, Send
+from proxy.ports import PromptTooLongError, Receive, Send
 from proxy.serving.course import Course
 from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
 from proxy.serving.intake import Intake, count, demand_of
-from proxy.serving.ranks import pinned, server_of
-from proxy.serving.relay import RelayEnd, RelayHooks, RelayRequest, RelayResult, relay
+from proxy.serving.outgoing import answer_headers, relay_request
+from proxy.serving.ranks import server_of
+from proxy.serving.relay import RelayEnd, RelayHooks, RelayResult, relay
 from proxy.serving.response_routes import ResponseRoutes
 from proxy.serving.services import Services, send_answer
 from proxy.wire.answer_forms import form_of
 from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT, answer, context_overflow, model_not_found
-from proxy.wire.openai import inject_usage
 
 REFUSED_BY_REPLICA = frozenset({429, 503})  # its own full queue: backpressure, another replica may take it
 EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
@@ -186,27 +186,13 @@ class Calls:
         fingerprint: str | None = None, refuse: frozenset[int] = frozenset(),
     ) -> RelayResult:  # fmt: skip
         """Relay once. A ``fingerprint`` (the engine's, "" for none) asks the stream for usage and takes it out again."""
-        services, intake = self._services, course.intake
-        strip = fingerprint is not None
-        body = inject_usage(intake.body, intake.call) if strip else intake.body
-        dropped = frozenset({b"accept-encoding"}) if strip else frozenset[bytes]()
-        headers = pinned(services.upstream_headers(replica, intake.headers, dropped=dropped), replica, intake.route)
-        request = RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body)
+        services, asks = self._services, fingerprint is not None
+        request = relay_request(services, course, replica, asks_usage=asks)
         return await relay(
-            receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=strip,
-            fingerprint=fingerprint or "", refuse_statuses=refuse, form=form_of(intake.route), extra_headers=self._headers(course),
+            receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=asks,
+            fingerprint=fingerprint or "", refuse_statuses=refuse, form=form_of(course.intake.route),
+            extra_headers=answer_headers(services, course),
         )  # fmt: skip
-
-    def _headers(self, course: Course) -> Headers | None:
-        """What an answer tells of its way here. A relayed answer is completed, as far as its head can know."""
-        if self._services.policy.headers is AnswerHeaders.NONE:
-            return None
-        waited_s = course.admission.waited_s if course.admission is not None else 0.0
-        return [
-            (b"x-kvgate-outcome", Outcome.COMPLETED.encode()),
-            (b"x-kvgate-queue-ms", b"%d" % round(waited_s * 1e3)),
-            (b"x-kvgate-replica", (course.replica or "").encode()),
-        ]
 
     # ---- without a place
 

@@ -41,7 +41,7 @@ def _last_non_space(body: bytes, end: int) -> int:
 
 
 def _rewrite_options(body: bytes) -> bytes:
-    span = _last_value_span(body, "stream_options")
+    span = last_value_span(body, "stream_options")
     if span is None:
         return body
     start, end = span
@@ -56,7 +56,7 @@ def _rewrite_options(body: bytes) -> bytes:
     return body[:start] + msgspec.json.encode({**options, "include_usage": True}) + body[end:]
 
 
-def _last_value_span(body: bytes, key: str) -> tuple[int, int] | None:
+def last_value_span(body: bytes, key: str) -> tuple[int, int] | None:
     """Start and end of the value of the last top-level member called ``key``; None where there is none."""
     found: tuple[int, int] | None = None
     depth = 0

@@ -143,3 +143,13 @@ async def test_answers_tell_of_their_way(headers: str) -> None:
         assert told["x-kvgate-queue-ms"].isdigit()
         assert told["x-kvgate-replica"] in proxy.services.watchers
         assert refused["x-kvgate-outcome"] == "no_replica"
+
+
+async def test_the_engines_priority_is_clamped_per_tenant() -> None:
+    tenants = {"list": {"eager": {"engine_priority_min": 0}}}
+    async with keeping(tenants=tenants) as (proxy, *engines):
+        for tenant in ("eager", "other"):
+            body = json.dumps({"model": "m", "input": "hi", "priority": -7}).encode()
+            assert (await proxy.wire.request("POST", "/v1/responses", body, {"x-kvgate-tenant": tenant})).status == 200
+        asked = sorted(body["priority"] for engine in engines for body in engine.bodies)
+        assert asked == [-7, 0]

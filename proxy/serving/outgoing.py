@@ -1,0 +1,36 @@
+"""What goes to the replica, and what its answer carries back: the client's own bytes but for what policy or kvgate change."""
+
+from proxy.core.outcome import Outcome
+from proxy.core.policy import AnswerHeaders
+from proxy.ports import Headers
+from proxy.serving.course import Course
+from proxy.serving.ranks import pinned
+from proxy.serving.relay import RelayRequest
+from proxy.serving.services import Services
+from proxy.wire.engine_priority import asked_priority, with_priority
+from proxy.wire.openai import inject_usage
+
+
+def relay_request(services: Services, course: Course, replica: str, *, asks_usage: bool) -> RelayRequest:
+    """The request as ``replica`` gets it. ``asks_usage``: the stream is asked for its usage, which is taken out again."""
+    intake = course.intake
+    body = inject_usage(intake.body, intake.call) if asks_usage else intake.body
+    dropped = frozenset({b"accept-encoding"}) if asks_usage else frozenset[bytes]()
+    headers = pinned(services.upstream_headers(replica, intake.headers, dropped=dropped), replica, intake.route)
+    asked = asked_priority(intake.headers, intake.call.priority)
+    priority = services.policy.tenants.policy_of(intake.tenant).engine_priority(asked)
+    if priority != asked:
+        headers, body = with_priority(headers, body, intake.call.priority, priority)
+    return RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body)
+
+
+def answer_headers(services: Services, course: Course) -> Headers | None:
+    """What an answer tells of its way here. A relayed answer is completed, as far as its head can know."""
+    if services.policy.headers is AnswerHeaders.NONE:
+        return None
+    waited_s = course.admission.waited_s if course.admission is not None else 0.0
+    return [
+        (b"x-kvgate-outcome", Outcome.COMPLETED.encode()),
+        (b"x-kvgate-queue-ms", b"%d" % round(waited_s * 1e3)),
+        (b"x-kvgate-replica", (course.replica or "").encode()),
+    ]
