@@ -12,9 +12,11 @@ from proxy.config.schema import POLICY
 from proxy.config.schema_classes import CLASS, MATCH
 from proxy.config.shape import Section
 from proxy.config.written import Written
+from proxy.core.observing import among_first
+from proxy.core.outcome import Mode
 from proxy.core.policy import Policy
 from proxy.core.policy_classes import Facts, Match, TokenRange, TrafficClass
-from proxy.core.policy_tenants import NOBODY, TenantSource, key_digest
+from proxy.core.policy_tenants import NOBODY, Auth, TenantSource, key_digest
 from proxy.serving.intake import wait_s_max
 from proxy.wire.call import Call
 
@@ -80,9 +82,15 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All of it. ``wait_s_max`` is how long the request may wait, ``wait_because`` what bounds it."""
+    """All of it. ``wait_s_max`` is how long the request may wait, ``wait_because`` what bounds it.
+
+    ``enforced``: whether it can be held and refused (``mode`` and ``enforce_ratio``). ``key_known``: whether its key opens the door
+    under ``auth: require``; None where any does.
+    """
 
     mode: str
+    enforced: bool
+    key_known: bool | None
     path: str
     model: str | None
     stream: bool
@@ -111,6 +119,8 @@ def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: M
     wait_s, because = _wait(policy, chosen, asked.headers)
     return Explanation(
         mode=str(policy.mode),
+        enforced=policy.mode is Mode.ENFORCE and among_first(policy.enforce_ratio, tenant),
+        key_known=facts.key_sha256 in policy.tenants.by_key if policy.auth is Auth.REQUIRE else None,
         path=asked.path,
         model=call.model,
         stream=call.stream,

@@ -16,6 +16,7 @@ from proxy.config.policy_file import default_path, parse, read
 from proxy.config.scalars import integer
 from proxy.config.settings import SettingsError
 from proxy.config.written import written
+from proxy.core.outcome import Mode
 from proxy.wire.call import Call
 from proxy.wire.openai import UnreadableCallError
 from proxy.wire.read_call import CALL_ROUTES, read_call
@@ -102,7 +103,10 @@ def _lines(found: Explanation, file: Path, tokens: str) -> Iterator[str]:
     copies = f", {found.copies} answers" if found.copies > 1 else ""
     stream = ", streamed" if found.stream else ""
     yield f"request   POST {found.path}, model {found.model or 'not named'}{stream}, {tokens} prompt tokens, {output}{copies}"
-    yield f"mode      {found.mode}"
+    ratio = ": its tenant is not among the share that enforce_ratio enforces" if found.mode == Mode.ENFORCE else ""
+    yield f"mode      {found.mode}, {'so it may be held and refused' if found.enforced else f'so it is neither held nor refused{ratio}'}"
+    if found.key_known is not None:
+        yield f"key       {'known' if found.key_known else 'unknown: auth: require answers 401, and nothing below happens'}"
     yield ""
     yield "class     the first that matches"
     width = max(len(seen.name) for seen in found.classes)

@@ -1,5 +1,6 @@
 """Explanations of what a policy makes of a request."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -136,3 +137,14 @@ classes:
     zoo = explained({"x-kvgate-tenant": "zoo"}, policy).limits
     assert Limit("tenants.weights.zoo", "3", 3) in zoo
     assert Limit("tenants.others.tokens_per_min", "600", 3) in zoo
+
+
+def test_whether_it_can_be_refused_and_whether_its_key_opens_the_door() -> None:
+    assert explained({}).enforced
+    assert not explained({}, "mode: observe").enforced
+    assert not explained({}, "enforce_ratio: 0").enforced
+    assert explained({}).key_known is None
+    digest = hashlib.sha256(b"acme-key").hexdigest()
+    closed = f"auth: require\ntenants: {{list: {{acme: {{key_sha256: {digest}}}}}}}\n"
+    assert explained({"authorization": "Bearer acme-key"}, closed).key_known is True
+    assert explained({"x-api-key": "other"}, closed).key_known is False

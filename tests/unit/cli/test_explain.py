@@ -27,6 +27,7 @@ def test_a_table_for_people(files: tuple[str, str], capsys: pytest.CaptureFixtur
     assert main(["explain", policy, "--request", body, "--header", "X-Class: batch", "--header", "x-kvgate-tenant: acme"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     wanted = [
+        "mode enforce, so it may be held and refused",
         "request POST /v1/chat/completions, model llama-3, streamed, about 2 prompt tokens, at most 50 output tokens",
         f"1 chat no match ({policy}:2)",
         'fails headers.x-class takes "chat*"; the request has "batch"',
@@ -52,6 +53,14 @@ def test_what_serving_would_find_out(files: tuple[str, str], capsys: pytest.Capt
     assert ", 9 prompt tokens, " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main(["explain", files[0], "--request", files[1], "--caller", "here"])
+
+
+def test_who_is_observed_and_who_is_kept_out(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(files[0]).write_text(f"enforce_ratio: 0\nauth: require\ntenants: {{list: {{acme: {{key_sha256: {'a' * 64}}}}}}}\n")
+    assert main(["explain", files[0], "--request", files[1]]) == 0
+    out = capsys.readouterr().out
+    assert "neither held nor refused: its tenant is not among the share" in out
+    assert "key       unknown: auth: require answers 401" in out
 
 
 def test_the_body_from_stdin(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
