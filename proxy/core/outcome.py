@@ -18,6 +18,7 @@ class Outcome(StrEnum):
     DISPLACED = "displaced"
     TENANT_RATE = "tenant_rate"
     TENANT_SHARE = "tenant_share"
+    UNAUTHORIZED = "unauthorized"
     NO_REPLICA = "no_replica"
     DRAINING = "draining"
     UPSTREAM_FAILED = "upstream_failed"

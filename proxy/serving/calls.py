@@ -15,7 +15,7 @@ from proxy.serving.course import Course
 from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
-from proxy.serving.intake import Intake, count, demand_of
+from proxy.serving.intake import Intake, count, demand_of, sized
 from proxy.serving.outgoing import answer_headers, relay_request
 from proxy.serving.ranks import server_of
 from proxy.serving.relay import RelayEnd, RelayHooks, RelayResult, relay
@@ -80,6 +80,7 @@ class Calls:
             context = max(book.spec.context_tokens_max for book in books)
             raise ShedError(context_overflow(error.tokens_min, context, exact=error.exact)) from error
         course.counted = counted
+        intake = course.intake = sized(services, intake, counted)
         demand = demand_of(services, intake, counted)
         if course.home is not None:
             demand = replace(demand, kept_from=frozenset(server_of(book.spec.name) for book in books) - {course.home})

@@ -15,7 +15,7 @@ from proxy.serving.client import NamedSend
 from proxy.serving.control_routes import ControlRoutes
 from proxy.serving.cross_origin import CrossOrigin
 from proxy.serving.drain import draining
-from proxy.serving.identity import caller_of
+from proxy.serving.identity import caller_of, key_refusal
 from proxy.serving.intake import read_intake
 from proxy.serving.own_routes import OwnRoutes
 from proxy.serving.pass_through import PassThrough
@@ -60,11 +60,12 @@ class Endpoints:
         request_id, given = services.request_ids.of(headers)
         named_send = NamedSend(send, request_id, self._cross_origin.of(headers))
         if kind is RouteKind.OWN:
-            await send_answer(named_send, self._own.answer(path))
+            closed = key_refusal(services.policy, headers) if path.startswith("/v1/") else None
+            await send_answer(named_send, self._own.answer(path) if closed is None else self._answer(closed, path))
             return
-        refused = self._refused(path)
+        refused = refused_now(services, headers, keyless=method == "OPTIONS")
         if refused is not None:
-            await send_answer(named_send, refused)
+            await send_answer(named_send, self._answer(refused, path))
             return
         with services.drain.request():
             try:
@@ -78,11 +79,8 @@ class Endpoints:
                 shaped = answer(self._too_large(), jitter=0.0, brief=services.brief, shape=error_shape(path))
                 await send_answer(named_send, shaped)
 
-    def _refused(self, path: str) -> Answer | None:
-        """What every request is answered at present."""
-        services, refusal = self._services, refused_now(self._services)
-        if refusal is None:
-            return None
+    def _answer(self, refusal: Refusal, path: str) -> Answer:
+        services = self._services
         return answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(path))
 
     async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> None:
@@ -136,10 +134,16 @@ def renamed(scope: Scope, request_id: bytes) -> Scope:
     return {**scope, "headers": named(headers, request_id)}
 
 
-def refused_now(services: Services) -> Refusal | None:
-    """Why no request at all is taken at this moment; None while they are."""
+def refused_now(services: Services, headers: Headers, *, keyless: bool = False) -> Refusal | None:
+    """Why a request is not taken, whatever it asks for: nobody's is at this moment, or not with that key. None: it is.
+
+    ``keyless``: it needs none, as browsers send none with the question what they may ask for.
+    """
     if services.drain.refusing:
         return draining()
+    refusal = None if keyless else key_refusal(services.policy, headers)
+    if refusal is not None:
+        return refusal
     limit, key = services.policy.limits.connections_max, "limits.connections_max"
     if services.drain.under_way < limit:
         return None

@@ -2,19 +2,19 @@
 
 A deadline is the least of the class's, the queue's longest wait, and what clients already send: ``x-kvgate-deadline-ms``, the SDKs'
 ``x-stainless-read-timeout`` and ``x-stainless-timeout``, Envoy's ``x-envoy-expected-rq-timeout-ms``. A header that is no positive number
-is ignored.
+is ignored, but for a 0 in our own: what does not fit at once fails at once then. (To the others 0 means that there is no limit.)
 
 A session is what the client says belongs together: ``x-kvgate-session``, vLLM's ``x-session-id``, OpenAI's ``prompt_cache_key``. The
 ``user`` field is none: one person's conversations share no more than the index of prefixes sees by itself.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from proxy.core.book import Book
 from proxy.core.demand import Demand, LengthClass
-from proxy.core.policy import Facts, Policy, TrafficClass
+from proxy.core.policy import Facts, Policy, Saturated, TrafficClass
 from proxy.core.policy_tenants import key_digest
 from proxy.ports import Headers, PromptCount
 from proxy.serving.services import Services
@@ -29,6 +29,7 @@ DEADLINE_HEADERS = (
     ("x-stainless-timeout", 1.0),
     ("x-envoy-expected-rq-timeout-ms", 1e-3),
 )
+AT_ONCE_HEADER = "x-kvgate-deadline-ms"
 SESSION_HEADERS = ("x-kvgate-session", "x-session-id")
 SESSION_CHARS_MAX = 128  # clients choose it, and kvgate remembers thousands
 
@@ -88,7 +89,11 @@ def wait_s_max(policy: Policy, traffic_class: TrafficClass, fields: dict[str, st
     """Seconds the request may wait."""
     limits = [traffic_class.wait_s_max(policy.queue.wait_s_max), traffic_class.deadline_s or inf]
     limits += [_positive(fields.get(name)) * unit for name, unit in DEADLINE_HEADERS if name in fields]
-    return min(limits)
+    return 0.0 if _is_zero(fields.get(AT_ONCE_HEADER)) else min(limits)
+
+
+def _is_zero(text: str | None) -> bool:
+    return text is not None and text.strip() in {"0", "0.0"}
 
 
 def _positive(text: str | None) -> float:
@@ -97,6 +102,17 @@ def _positive(text: str | None) -> float:
     except ValueError:
         return inf
     return value if value > 0.0 else inf
+
+
+def sized(services: Services, intake: Intake, counted: PromptCount) -> Intake:
+    """The intake with the class that the length of its prompt gives it, which is known only now."""
+    policy = services.policy
+    if not policy.sizes_matter:
+        return intake
+    facts = replace(intake.facts, prompt_tokens=sum(part.tokens for part in counted.parts))
+    traffic_class = policy.class_of(facts)
+    deadline_s = intake.arrived_s + wait_s_max(policy, traffic_class, intake.fields)
+    return replace(intake, facts=facts, traffic_class=traffic_class, deadline_s=deadline_s)
 
 
 async def count(services: Services, intake: Intake, books: list[Book]) -> PromptCount:
@@ -108,7 +124,8 @@ async def count(services: Services, intake: Intake, books: list[Book]) -> Prompt
 
 def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Demand:
     """The gate's view of the request."""
-    call, policy = intake.call, services.policy
+    call, traffic_class = intake.call, intake.traffic_class
+    tenant = services.policy.tenants.policy_of(intake.tenant)
     return Demand(
         request_id=services.request_id(),
         parts=counted.parts,
@@ -120,8 +137,9 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         count_source=counted.source,
         traffic_class=intake.traffic_class.name,
         tenant=intake.tenant,
-        tenant_weight=policy.tenants.weight_of(intake.tenant) * intake.traffic_class.weight,
-        priority=intake.traffic_class.priority,
+        tenant_weight=tenant.weight * traffic_class.weight,
+        priority=tenant.priority + traffic_class.priority,
+        may_queue=Saturated.QUEUE in traffic_class.when_saturated,
         body_bytes=len(intake.body),
         fingerprint=fingerprint_of(intake.body),
         ttft_s=intake.traffic_class.ttft_s,

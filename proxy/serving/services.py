@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from proxy.core.policy import ErrorDetail, Policy
+from proxy.core.policy import Auth, ErrorDetail, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
 from proxy.serving.access import AdminAccess
@@ -12,6 +12,7 @@ from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, StaticCap
+from proxy.serving.identity import KEY_FIELDS
 from proxy.serving.live_policy import LivePolicy
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
@@ -67,9 +68,14 @@ class Services:
         return self.watchers[server_of(replica)]
 
     def upstream_headers(self, replica: str, headers: Headers, *, dropped: frozenset[bytes] = frozenset()) -> Headers:
-        """The client's headers less ``dropped``, with the replica's own in place of any of the same name."""
+        """The client's headers less ``dropped``, with the replica's own in place of any of the same name.
+
+        A key that opened the door here (``auth: require``) goes no further.
+        """
         own = self.credentials[server_of(replica)]
         gone = dropped | {name for name, _ in own}
+        if self.policy.auth is Auth.REQUIRE:
+            gone |= frozenset(KEY_FIELDS)
         return [field for field in headers if field[0] not in gone] + own if gone else headers
 
 

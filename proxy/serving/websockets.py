@@ -29,7 +29,7 @@ class WebSockets:
         """Least outstanding, among the replicas of the model that the query names if they are known."""
         services = self.services
         request_id, _ = services.request_ids.of(headers)
-        refusal = refused_now(services)
+        refusal = refused_now(services, headers)
         if refusal is not None:
             return self._answer(refusal, request_id)
         if method != b"GET":

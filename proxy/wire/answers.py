@@ -4,6 +4,7 @@ Which status, and whether to come back (SDKs retry 408, 409, 429 and 5xx on thei
 
     never_fits                      400  no retry; the context limit in the engine's own words, with ``context_length_exceeded``
     queue_*, displaced, tenant_*    429  Retry-After, retry-after-ms
+    unauthorized                    401  no retry
     no_replica, draining            503  Retry-After from health checks; 404 for a model nobody serves (gate ``model``)
     upstream_failed                 502  retry while the retry budget has tokens; 504 on time-out (gate ``upstream.timeout``): no retry
     internal                        500  no retry
@@ -31,6 +32,7 @@ JITTER_S_MIN = 0.25
 GATE_CONTEXT = "context"
 GATE_CONTEXT_BOUND = "context.bound"  # as context, by a lower bound of the prompt's length instead of its count
 GATE_MODEL = "model"
+GATE_API_KEY = "api_key"
 GATE_UPSTREAM_TIMEOUT = "upstream.timeout"
 
 
@@ -85,6 +87,8 @@ def _row(refusal: Refusal) -> _Row:  # noqa: C901  one case per outcome, flat, i
             return _Row(
                 429, "rate_limit_error", "Your share of the service is used up. Retry after the time given in Retry-After."
             )
+        case Outcome.UNAUTHORIZED:
+            return _Row(401, "invalid_request_error", "Incorrect API key provided.")
         case Outcome.NO_REPLICA if refusal.gate == GATE_MODEL:
             return _Row(404, "invalid_request_error", refusal.message)  # it repeats the client's own word
         case Outcome.NO_REPLICA:
@@ -185,6 +189,8 @@ def _error(refusal: Refusal, row: _Row, *, brief: bool) -> dict[str, object]:
         message = _context_message(int(refusal.measured), int(refusal.limit), exact=refusal.gate == GATE_CONTEXT)
     elif refusal.gate == GATE_MODEL:
         code, param = "model_not_found", "model"
+    elif refusal.gate == GATE_API_KEY:
+        code = "invalid_api_key"
     error: dict[str, object] = {
         "message": message,
         "type": row.type,
@@ -213,7 +219,7 @@ def _retry_headers(refusal: Refusal, status: int, *, jitter: float, retry_budget
     """Return the retry advice. A refusal without an estimate is one that no retry can help."""
     if not 0.0 <= jitter < 1.0:
         raise ValueError(f"jitter {jitter} is outside [0, 1)")
-    if status in {400, 404, 500, 504}:
+    if status in {400, 401, 404, 500, 504}:
         return [(b"x-should-retry", b"false")]
     if status == 502:
         return [(b"x-should-retry", b"true" if retry_budget else b"false")]

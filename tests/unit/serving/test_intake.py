@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.core.policy import Policy, Queue, TrafficClass
+from proxy.core.policy import ClassQueue, Policy, Queue, TrafficClass
 from proxy.serving.intake import FINGERPRINT_BYTES, SESSION_CHARS_MAX, fingerprint_of, header_fields, session_of, wait_s_max
 
 POLICY = Policy(queue=Queue(wait_s_max=30.0))
@@ -21,7 +21,11 @@ PLAIN = TrafficClass("default")
         (PLAIN, {"x-envoy-expected-rq-timeout-ms": "1500.5"}, 1.5005),
         (PLAIN, {"x-kvgate-deadline-ms": "nan"}, 30.0),
         (PLAIN, {"x-kvgate-deadline-ms": "-1"}, 30.0),
-        (PLAIN, {"x-kvgate-deadline-ms": "0"}, 30.0),
+        (PLAIN, {"x-kvgate-deadline-ms": "0"}, 0.0),
+        (PLAIN, {"x-stainless-timeout": "0", "x-envoy-expected-rq-timeout-ms": "0"}, 30.0),
+        (TrafficClass("bulk", queue=ClassQueue(wait_s_max=300.0)), {}, 300.0),
+        (TrafficClass("bulk", queue=ClassQueue(wait_s_max=300.0), deadline_s=60.0), {}, 60.0),
+        (TrafficClass("now", queue=ClassQueue(wait_s_max=0.0)), {}, 0.0),
         (PLAIN, {"x-kvgate-deadline-ms": "soon", "x-stainless-timeout": "NOT_GIVEN"}, 30.0),
         (PLAIN, {"x-kvgate-deadline-ms": "inf"}, 30.0),
     ],

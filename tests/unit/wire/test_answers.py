@@ -56,6 +56,7 @@ def test_no_answer_is_made_up_where_the_response_is_not_ours(outcome: Outcome) -
         (Outcome.DISPLACED, "queue.requests_max", 429, "true"),
         (Outcome.TENANT_RATE, "tenants.rate", 429, "true"),
         (Outcome.TENANT_SHARE, "tenants.share", 429, "true"),
+        (Outcome.UNAUTHORIZED, "api_key", 401, "false"),
         (Outcome.NO_REPLICA, "replicas", 503, "true"),
         (Outcome.NO_REPLICA, "model", 404, "false"),
         (Outcome.DRAINING, "drain", 503, "true"),
@@ -201,7 +202,7 @@ def test_a_stream_ends_with_an_error_event_and_done(outcome: Outcome) -> None:
     ("outcome", "kind"),
     [
         (Outcome.NEVER_FITS, "invalid_request_error"), (Outcome.QUEUE_TIMEOUT, "rate_limit_error"),
-        (Outcome.TENANT_RATE, "rate_limit_error"), (Outcome.NO_REPLICA, "overloaded_error"),
+        (Outcome.TENANT_RATE, "rate_limit_error"), (Outcome.NO_REPLICA, "overloaded_error"), (Outcome.UNAUTHORIZED, "authentication_error"),
         (Outcome.DRAINING, "overloaded_error"), (Outcome.UPSTREAM_FAILED, "api_error"), (Outcome.INTERNAL, "api_error"),
     ],
 )  # fmt: skip
