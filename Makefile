@@ -2,6 +2,7 @@
 # demo     the point of kvgate in two minutes: the same load without and with it
 # test     lint, types, floors and the default tests
 # test-redis  the tests against a real redis-server, which must be installed
+# test-fronts  the tests behind a real nginx, which must be installed, and a real LiteLLM (sets it up: 600 MB, once)
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
 # lint     ruff, mypy, import floors
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-redis test-vllm bench-admission lint fix
+.PHONY: install demo test test-redis test-fronts test-vllm bench-admission lint fix
 
 install: $(STAMP)
 
@@ -40,6 +41,9 @@ test: lint
 
 test-redis: $(STAMP)
 	$(BIN)/python -m pytest -q -m 'redis and not slow'
+
+test-fronts: $(STAMP)
+	$(BIN)/python -m pytest -q -m fronts tests/integration/fronts
 
 test-vllm: $(STAMP)
 	tests/vllm/setup.sh

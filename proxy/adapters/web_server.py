@@ -61,6 +61,7 @@ def server_config(
         ws="none" if tunnels is None else cast("type[asyncio.Protocol]", partial(WebSocketTunnel, tunnels)),
         lifespan="off",
         access_log=False,
+        proxy_headers=False,  # who called is who connected: X-Forwarded-For is for anybody to write
         server_header=False,
         date_header=False,
         log_config=None,
