@@ -16,7 +16,7 @@ NAME = b"x-request-id"
 _SANE = re.compile(rb"[\x21-\x7e]{1,128}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _IN_BODY = b'"request_id"'
-READ_BODY_BYTES_MAX = 1024 * 1024  # a longer body is not parsed for it: that would take the event loop some milliseconds
+READ_BODY_BYTES_MAX = 64 * 1024  # a longer body is not searched for it: nothing that grows with the prompt runs on the event loop
 
 
 class _Body(msgspec.Struct):
@@ -40,7 +40,7 @@ class RequestIds:
 
 def in_body(body: bytes) -> bytes | None:
     """The id that a JSON body gives; None where it gives none, or none that can be used."""
-    if _IN_BODY not in body or len(body) > READ_BODY_BYTES_MAX:
+    if len(body) > READ_BODY_BYTES_MAX or _IN_BODY not in body:
         return None
     try:
         found = (msgspec.json.decode(body, type=_Body).request_id or "").encode()

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import unquote_to_bytes
 
@@ -85,6 +86,7 @@ CLOSED_PATHS = frozenset(
 )
 _ADAPTERS, _ADAPTER = "/adapters", "/adapters/{name}"  # SageMaker's way to load and unload them
 _CLOSED_LAST_WORDS = frozenset(path.rpartition("/")[2] for path in CLOSED_PATHS)
+_REMEMBERED_CHARS_MAX = 256  # of a path: clients choose them, and what is remembered takes memory
 _DECODINGS_MAX = 8  # a path encoded more often is nobody's honest path
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_/")
@@ -92,9 +94,16 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_/")
 
 def kind_of(method: str, path: str) -> RouteKind:
     """What becomes of a request. ``path`` is the decoded path, as an ASGI server tells it, without the query."""
+    return _kind_remembered(method, path) if len(path) <= _REMEMBERED_CHARS_MAX else _kind(method, path)
+
+
+def _kind(method: str, path: str) -> RouteKind:
     if method in OWN_PATHS.get(path, ()):
         return RouteKind.OWN
     return RouteKind.SAME if closed_path(path) is None else RouteKind.CLOSED
+
+
+_kind_remembered = lru_cache(maxsize=1024)(_kind)  # clients ask for the same few
 
 
 def closed_path(path: str) -> str | None:

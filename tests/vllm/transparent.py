@@ -56,7 +56,8 @@ class Case:
 
     def encode(self, host: str, request_id: str) -> bytes:
         """The bytes on the wire."""
-        fields = [("host", host), ("connection", "close"), ("x-request-id", request_id), *self.headers]
+        upgrade = any(name == "upgrade" for name, _ in self.headers)
+        fields = [("host", host), ("connection", "Upgrade" if upgrade else "close"), ("x-request-id", request_id), *self.headers]
         body = self.body
         if self.chunked:
             fields.append(("transfer-encoding", "chunked"))

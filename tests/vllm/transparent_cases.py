@@ -173,6 +173,17 @@ def of_unknown_paths() -> Iterator[Case]:
             yield Case(UNKNOWN, method, target, b"{}" if method == "POST" else b"", what="unknown")
 
 
+WEBSOCKETS = "WebSockets"
+UPGRADE = (("upgrade", "websocket"), ("sec-websocket-version", "13"), ("sec-websocket-key", "c2l4dGVlbiBieXRlcyBrZQ=="))
+
+
+def of_websockets() -> Iterator[Case]:
+    """Requests for an upgrade that this engine refuses: its model is no realtime one."""
+    for target in ("/v1/realtime", "/v1/realtime?model=x", "/v1/chat/completions", "/nothing"):
+        yield Case(WEBSOCKETS, "GET", target, b"", UPGRADE, what="an upgrade")
+        yield Case(WEBSOCKETS, "GET", target, b"", UPGRADE[:1], what="half an upgrade")
+
+
 PAGES = "descriptions"
 
 
@@ -215,5 +226,6 @@ def every_case(routes: list[tuple[str, str]], model: str, data: Path | None) -> 
             yield from of_route(method, path, model)
     yield from of_unknown_paths()
     yield from of_descriptions()
+    yield from of_websockets()
     if data is not None:
         yield from of_recordings(data, model)

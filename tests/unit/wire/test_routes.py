@@ -74,6 +74,14 @@ def test_other_paths_are_relayed(path: str) -> None:
     assert kind_of("POST", path) is RouteKind.SAME
 
 
+@pytest.mark.parametrize("length", [255, 256, 257, 5000])
+def test_long_paths_are_judged_like_short_ones(length: int) -> None:
+    for path in ("/" * (length - 5) + "sleep", "/sleep" + "/" * (length - 6), "/" + "a" * (length - 7) + "/sleep"):
+        assert len(path) == length
+        assert kind_of("POST", path) is RouteKind.CLOSED
+    assert kind_of("POST", "/" + "a" * (length - 1)) is RouteKind.SAME
+
+
 def test_own_paths_are_own_for_their_methods_only() -> None:
     for path, methods in OWN_PATHS.items():
         assert {kind_of(method, path) for method in methods} == {RouteKind.OWN}
