@@ -1,13 +1,21 @@
-"""Whatever is done to a policy file, it is either taken or refused with faults that name the file and a line within it."""
+"""Whatever is done to a policy file, it is either taken or refused with faults that name the file and a line within it.
 
+What is taken is valid by the JSON Schema that editors go by.
+"""
+
+import json
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from proxy.config.faults import Fault, PolicyError
-from proxy.config.policy_file import default_path, parse
+from proxy.config.policy_file import SCHEMA_FILE, default_path, parse, shipped_path
+from tests.support.yaml_json import json_of
+
+VALIDATOR = Draft202012Validator(json.loads(shipped_path(SCHEMA_FILE).read_text("utf-8")))
 
 # Without its comments: half the text, and a changed comment changes nothing.
 SHIPPED = re.sub(r" *#.*", "", default_path().read_text("utf-8")) + (
@@ -43,7 +51,9 @@ def faults_of(text: str) -> tuple[Fault, ...]:
 def taken_or_refused(text: str) -> None:
     """Hold the law for one text."""
     lines = len(text.splitlines()) + 1
-    for fault in faults_of(text):
+    faults = faults_of(text)
+    assert faults or VALIDATOR.is_valid(json_of(text))
+    for fault in faults:
         assert 0 <= fault.line <= lines
         assert str(fault).startswith("p.yaml:")
         assert str(fault).isprintable()
