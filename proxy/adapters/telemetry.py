@@ -17,7 +17,8 @@ from proxy.adapters.store_metrics import store_metrics
 from proxy.core.outcome import Mode
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
-from proxy.ports import ProcessState, RequestRecord
+from proxy.ports import ProcessState
+from proxy.ports.record import RequestRecord
 from proxy.wire.connection_faults import ConnectionFault
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)

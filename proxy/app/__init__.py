@@ -79,8 +79,12 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)
         services.replicas.start()
-        tasks = [asyncio.create_task(_prepare(services)), asyncio.create_task(services.switches.run())]
-        tasks.append(asyncio.create_task(watch.run()))
+        tasks = [
+            asyncio.create_task(_prepare(services)),
+            asyncio.create_task(services.switches.run()),
+            asyncio.create_task(services.history.run()),
+            asyncio.create_task(watch.run()),
+        ]
         if services.exchange is not None:
             tasks += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         try:

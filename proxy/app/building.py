@@ -27,6 +27,7 @@ from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain, draining
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, Part, StaticCap
+from proxy.serving.history import History
 from proxy.serving.live_policy import LivePolicy
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
@@ -72,6 +73,7 @@ def build_services(
     )  # fmt: skip
     outstanding = Outstanding(dispatcher, replicas.watchers)
     replicas.busy = outstanding.busy
+    history = History(gate, clock)
     switches.watch_over(replicas.watchers)
     live = LivePolicy(
         policy, str(policy_file(settings)), lambda said: policy_under(said, settings), replicas, clock, guard,
@@ -89,6 +91,8 @@ def build_services(
         replicas=replicas,
         watchers=replicas.watchers,
         switches=switches,
+        history=history,
+        keepers=[history.keep],
         outstanding=outstanding,
         telemetry=telemetry,
         drain=Drain(policy.relay.drain_accept_s, policy.relay.grace_s, lambda: _cut_off(services)),

@@ -94,6 +94,18 @@ def _compare() -> CommandModule:
     return compare
 
 
+def _record() -> CommandModule:
+    from proxy.cli import record  # noqa: PLC0415
+
+    return record
+
+
+def _report() -> CommandModule:
+    from proxy.cli import report  # noqa: PLC0415
+
+    return report
+
+
 def _mode() -> CommandModule:
     from proxy.cli import mode  # noqa: PLC0415
 
@@ -155,6 +167,16 @@ COMMANDS = {
         "before and after of two benchmark runs, with confidence, and what to try next",
         "kvgate compare before.json after.json --plot change.svg",
         _compare,
+    ),
+    "record": Command(
+        "write down what a proxy is asked and what becomes of it, never the content",
+        "kvgate record --for 10m --out tuesday.jsonl",
+        _record,
+    ),
+    "report": Command(
+        "what observing has shown, and whether the fleet is ready to be enforced",
+        "kvgate report --since 24h",
+        _report,
     ),
     "mode": Command(
         "set the mode of running proxies by hand, for a while",

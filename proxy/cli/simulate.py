@@ -12,18 +12,22 @@ from functools import partial
 from math import inf
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import Any
 
 from proxy.adapters.clock import SystemClock
 from proxy.cli.simulate_store import add_store_arguments, store_of
-from proxy.cli.simulate_table import table
+from proxy.cli.simulate_table import table, waits_table
 from proxy.config.faults import quoted
 from proxy.config.policy_file import load as load_policy
 from proxy.config.settings import SettingsError
 from proxy.core.policy import Policy
 from proxy.sim.baselines import BASELINES, PASS_THROUGH
 from proxy.sim.figures import Figures
+from proxy.sim.replay import RECORDED, recorded_figures, world_of
 from proxy.sim.scenario import FLUID, KVGATE, ORACLE, REQUESTS_DEFAULT, Scenario, play
 from proxy.sim.workloads import WORKLOADS
+from proxy.sim.workloads.recording import recording_head
+from proxy.sim.workloads.trace_text import kind_of
 
 BASELINES_DEFAULT = (PASS_THROUGH, ORACLE)
 POLL_S = 0.5
@@ -41,13 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{names}, or a recorded trace (proxy/sim/README.md) (default: chat)",
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="equal seeds give equal worlds (default: 1)")
-    parser.add_argument("--replicas", type=_count, default=1, metavar="N", help="engines (default: 1)")
+    parser.add_argument("--replicas", type=_count, metavar="N", help="engines (default: 1; a recording's own)")
     parser.add_argument(
         "--proxies", type=_count, default=1, metavar="N", help="gates in front of them, sharing one store if several (default: 1)"
     )
     add_store_arguments(parser)
     parser.add_argument(
-        "--kv-blocks", type=_count, default=4000, metavar="N", help="usable KV blocks of 16 tokens of each engine (default: 4000)"
+        "--kv-blocks",
+        type=_count,
+        metavar="N",
+        help="usable KV blocks of 16 tokens of each engine (default: 4000; a recording's own)",
     )
     parser.add_argument(
         "--metrics-age",
@@ -87,21 +94,37 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError([str(error)]) from error
     jobs = min(arguments.jobs or os.cpu_count() or 1, len(names))
     found = play_all(scenario, names, jobs=jobs, total=total)
+    if scenario.replay is not None:
+        found = {RECORDED: recorded_figures(scenario.replay), **found}
     if arguments.json:
         print(json.dumps({"workload": scenario.workload, "seed": scenario.seed, "policies": _as_dicts(found)}, indent=2))
     else:
         print(table(scenario, found))
+        if scenario.replay is not None:
+            print("\n" + waits_table(found))
     return 0
 
 
 def scenario_of(arguments: argparse.Namespace) -> Scenario:
     """What the flags ask for."""
     policy = Policy() if arguments.policy is None else load_policy(arguments.policy)
-    return Scenario(
-        workload=arguments.workload, seed=arguments.seed, replicas=arguments.replicas, proxies=arguments.proxies,
-        store=store_of(arguments), kv_blocks=arguments.kv_blocks, metrics_age_s=arguments.metrics_age, load=arguments.load,
-        requests=arguments.requests, policy=policy,
+    scenario = Scenario(
+        workload=arguments.workload, seed=arguments.seed, proxies=arguments.proxies, store=store_of(arguments),
+        metrics_age_s=arguments.metrics_age, load=arguments.load, requests=arguments.requests, policy=policy,
+        **_recorded(arguments.workload),
     )  # fmt: skip
+    given = {"replicas": arguments.replicas, "kv_blocks": arguments.kv_blocks}
+    return replace(scenario, **{name: value for name, value in given.items() if value is not None})
+
+
+def _recorded(workload: str) -> dict[str, Any]:
+    """What the workload says of its engines, where kvgate recorded it. Raises SettingsError."""
+    path = Path(workload)
+    try:
+        found = recording_head(path) if kind_of(path) == ".jsonl" and path.is_file() else None
+        return {} if found is None else world_of(*found)
+    except ValueError as error:
+        raise SettingsError([str(error)]) from error
 
 
 def _as_dicts(found: dict[str, Figures]) -> dict[str, dict[str, float | int | None]]:

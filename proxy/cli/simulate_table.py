@@ -28,6 +28,8 @@ def table(scenario: Scenario, found: Mapping[str, Figures]) -> str:
     load = (
         "saturated, closed loop" if scenario.saturated else f"load {scenario.load_ratio:g} ({scenario.rate_per_s:.2f} requests/s)"
     )
+    if scenario.replay is not None:
+        load = "as recorded"
     head = (
         f"{scenario.workload}, seed {scenario.seed}: {scenario.replicas} × {scenario.kv_blocks} KV blocks of {scenario.block_size} "
         f"(about {fluid.sequences:.0f} sequences), {load}, metrics {scenario.metrics_age_s:g} s old, {scenario.proxies} prox"
@@ -42,6 +44,18 @@ def table(scenario: Scenario, found: Mapping[str, Figures]) -> str:
     units = f"{'':<18} {'':>6} {'':>6} {'per 1,000':>10} {'w. queue':>8} {'s':>9} {'':>7} {'ms':>9} {'p50':>10}"
     lines = [_line(name, figures, best) for name, figures in found.items()]
     return "\n".join((head, good, "", titles, units, *lines))
+
+
+def waits_table(found: Mapping[str, Figures]) -> str:
+    """Who had to wait, of those of whom that is known: what was recorded beside its replay."""
+    titles = f"{'of those held':<18} {'held':>6} {'wait p50 s':>11} {'wait p99 s':>11}"
+    known = {name: figures for name, figures in found.items() if "held" in figures.extra}
+    lines = [
+        f"{name:<18} {_number(figures.extra.get('held'), '.0f'):>6} {_number(figures.extra.get('queue_wait_s_p50'), '.2f'):>11} "
+        f"{_number(figures.extra.get('queue_wait_s_p99'), '.2f'):>11}"
+        for name, figures in known.items()
+    ]
+    return "\n".join((titles, *lines))
 
 
 def _line(name: str, figures: Figures, best: float) -> str:

@@ -32,6 +32,7 @@ class Lease:
     output_tokens_forecast: float = 0.0
     cached_tokens: int = 0  # of the prompt, expected in the replica's prefix cache when it was sent
     rows: list[int] = field(default_factory=list)
+    held: bool = False  # it had waited in the queue
     would: Would | None = None  # what enforcing would have done to it; None: the same, or nobody asked
     store_number: int = 0  # of its reservation in the store that several proxies share; 0: it was not asked
 

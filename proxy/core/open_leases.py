@@ -76,6 +76,7 @@ class OpenLeases:
             sent_steps=book.steps_now(self.now_s),
             streaming=entry.streaming,
             output_tokens_forecast=output_tokens_forecast,
+            held=entry.sequence > 0,
             cached_tokens=int(self._fleet.warmth.cached_tokens(demand, (name,))[0]),
         )
         self._fleet.add(lease, newcomer)

@@ -97,6 +97,11 @@ class StepTime:
         return self.windows > 0
 
     @property
+    def coefficients(self) -> tuple[float, float, float, float] | None:
+        """Base, per prefill token, per decoding sequence, per KV token, in seconds; None: nothing learned."""
+        return self._coefficients if self.learned else None
+
+    @property
     def prefill_token_s(self) -> float:
         """Seconds that one more prefill token adds to a step."""
         return self._coefficients[1]

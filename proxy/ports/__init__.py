@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from proxy.core.demand import CountSource, PromptPart
 from proxy.core.events import Event, Reserve
-from proxy.core.outcome import Outcome
 from proxy.core.replica import ReplicaFacts, ReplicaSample
 from proxy.ports.policy import PolicyState
+from proxy.ports.record import RequestRecord
 from proxy.ports.store import StoreState
 from proxy.wire.call import Call
 from proxy.wire.connection_faults import ConnectionFault
@@ -180,33 +180,6 @@ class LeaseStore(Protocol):
     def leases_held(self) -> int:
         """Reservations not yet released."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
-    """One finished request, for metrics, log and learning. Times in seconds; None where it did not happen."""
-
-    request_id: str
-    route: str
-    outcome: Outcome
-    gate: str | None
-    traffic_class: str
-    tenant: str
-    model: str
-    replica: str | None
-    status: int | None
-    queue_wait_s: float | None
-    ttft_s: float | None
-    tpot_s: float | None
-    total_s: float
-    prompt_tokens: int | None
-    prompt_tokens_reported: int | None
-    output_tokens: int | None
-    output_tokens_forecast: float | None
-    count_source: CountSource | None
-    reroutes: int = 0
-    ttft_target_s: float | None = None  # the class's, where it has one
-    tpot_target_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 ``GET /admin/replicas`` tells per replica, and of a data-parallel server per engine, what the gate believes beside what the engine says;
 ``?history=1`` adds the last comparisons, each made at the instant of its scrape. ``GET /admin/proxies`` tells who shares the
 replicas, by which policy, and how this proxy stands with the store. ``GET /admin/state`` is the gate's own account of itself.
-What changes something is in modules of its own (``serving.admin_overrides``) and needs the admin token.
+What changes something is in modules of its own (``serving.admin_overrides``, ``serving.admin_record``) and needs the admin token.
 """
 
 from dataclasses import asdict
@@ -17,6 +17,8 @@ from starlette.routing import Route
 
 from proxy.serving.admin_overrides import OverrideRoutes, overrides_state, response_of
 from proxy.serving.admin_policy import PolicyRoutes
+from proxy.serving.admin_record import record_routes
+from proxy.serving.admin_report import report_routes
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
@@ -77,6 +79,8 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             Route("/admin/state", state),
             *OverrideRoutes(services).routes(),
             *PolicyRoutes(services).routes(),
+            *record_routes(services),
+            *report_routes(services.history),
         ]
     )
 

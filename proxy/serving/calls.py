@@ -60,7 +60,7 @@ class Calls:
         except ClientGoneError:
             course.outcome = Outcome.CANCELLED
         finally:
-            services.telemetry.request_finished(course.record(services.clock.now_s()))
+            services.finished(course.record(services.clock.now_s()))
 
     # ---- the ordinary way
 
@@ -84,6 +84,7 @@ class Calls:
         demand = demand_of(services, intake, counted)
         if course.home is not None:
             demand = replace(demand, kept_from=frozenset(server_of(book.spec.name) for book in books) - {course.home})
+        course.demand = demand
         place = dispatcher.admitted(demand, receive, streaming=intake.call.stream)
         # Entered by hand, so that a fault of the gate is told from a fault of the relay inside the bracket.
         admission = course.admission = await guard.run(Part.GATE, place.__aenter__(), EXPECTED)

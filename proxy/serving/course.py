@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 
+from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
-from proxy.ports import PromptCount, RequestRecord
+from proxy.ports import PromptCount
+from proxy.ports.record import RequestRecord
 from proxy.serving.dispatcher import Admission
 from proxy.serving.intake import Intake
 from proxy.serving.relay import RelayEnd, RelayResult
 
+HELD_ENDS = frozenset(
+    {Outcome.QUEUE_TIMEOUT, Outcome.DISPLACED, Outcome.CANCELLED}
+)  # of those without a place: they had waited for one
 NATURAL_ENDS = frozenset({"stop", "tool_calls", "function_call"})
 
 
@@ -17,6 +22,7 @@ class Course:
 
     intake: Intake
     counted: PromptCount | None = None
+    demand: Demand | None = None
     admission: Admission | None = None
     replica: str | None = None
     refusal: Refusal | None = None
@@ -78,7 +84,8 @@ class Course:
             ttft_s = result.first_token_s - intake.arrived_s
             if result.is_stream and output is not None and output > 1 and result.last_byte_s is not None:
                 tpot_s = (result.last_byte_s - result.first_token_s) / (output - 1)
-        counted = self.counted
+        counted, lease = self.counted, admission.lease if admission is not None else None
+        held = self.outcome in HELD_ENDS if lease is None else lease.held
         return RequestRecord(
             request_id=intake.fields.get("x-request-id", ""),
             route=intake.route,
@@ -96,9 +103,17 @@ class Course:
             prompt_tokens=sum(part.tokens for part in counted.parts) if counted is not None else None,
             prompt_tokens_reported=usage.prompt_tokens if usage is not None else None,
             output_tokens=output,
-            output_tokens_forecast=admission.lease.output_tokens_forecast if admission is not None else None,
+            output_tokens_forecast=lease.output_tokens_forecast if lease is not None else None,
             count_source=counted.source if counted is not None else None,
             reroutes=admission.reroutes if admission is not None else 0,
             ttft_target_s=intake.traffic_class.ttft_s,
             tpot_target_s=intake.traffic_class.tpot_s,
+            arrived_s=intake.arrived_s,
+            streaming=intake.call.stream,
+            finish_reasons=result.finish_reasons if result is not None else (),
+            demand=self.demand,
+            held=held and self.demand is not None,
+            would=lease.would if lease is not None else None,
+            own_s=None if admission is None or held else intake.arrived_s + admission.waited_s - intake.read_s,
+            client_wait_s=intake.client_wait_s,
         )

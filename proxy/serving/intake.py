@@ -50,6 +50,8 @@ class Intake:
     arrived_s: float
     deadline_s: float
     facts: Facts  # by which its class was found
+    read_s: float = 0.0  # when its body had been read
+    client_wait_s: float = inf  # how long its client would wait for a place
 
 
 def header_fields(headers: Headers) -> dict[str, str]:
@@ -62,6 +64,7 @@ async def read_intake(
     *, caller: str | None = None,
 ) -> Intake:  # fmt: skip
     """Read a body; ``caller`` is the client's IP address. Raises UnreadableCallError for one that only the engine can judge."""
+    read_s = services.clock.now_s()
     if len(body) <= PARSE_INLINE_BYTES_MAX:
         call = read_call(kind, body)
     else:
@@ -74,7 +77,10 @@ async def read_intake(
     facts = Facts(route, model, fields, tenant, key_digest(fields), call.stream, adapter)
     traffic_class = policy.class_of(facts)
     deadline_s = arrived_s + wait_s_max(policy, traffic_class, fields)
-    return Intake(route, target, headers, fields, body, call, model, traffic_class, tenant, arrived_s, deadline_s, facts)
+    return Intake(
+        route, target, headers, fields, body, call, model, traffic_class, tenant, arrived_s, deadline_s, facts,
+        read_s, client_wait_s(fields),
+    )  # fmt: skip
 
 
 def _default_model(services: Services) -> str:
@@ -87,9 +93,14 @@ def _default_model(services: Services) -> str:
 
 def wait_s_max(policy: Policy, traffic_class: TrafficClass, fields: dict[str, str]) -> float:
     """Seconds the request may wait."""
-    limits = [traffic_class.wait_s_max(policy.queue.wait_s_max), traffic_class.deadline_s or inf]
-    limits += [_positive(fields.get(name)) * unit for name, unit in DEADLINE_HEADERS if name in fields]
-    return 0.0 if _is_zero(fields.get(AT_ONCE_HEADER)) else min(limits)
+    return min(traffic_class.wait_s_max(policy.queue.wait_s_max), traffic_class.deadline_s or inf, client_wait_s(fields))
+
+
+def client_wait_s(fields: dict[str, str]) -> float:
+    """Seconds that its client says it will wait; infinite where it does not say."""
+    if _is_zero(fields.get(AT_ONCE_HEADER)):
+        return 0.0
+    return min((_positive(fields.get(name)) * unit for name, unit in DEADLINE_HEADERS if name in fields), default=inf)
 
 
 def _is_zero(text: str | None) -> bool:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from proxy.core.policy import Auth, ErrorDetail, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
+from proxy.ports.record import RequestRecord
 from proxy.serving.access import AdminAccess
 from proxy.serving.client import NamedSend
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, StaticCap
+from proxy.serving.history import History
 from proxy.serving.identity import KEY_FIELDS
 from proxy.serving.live_policy import LivePolicy
 from proxy.serving.outstanding import Outstanding
@@ -41,6 +43,7 @@ class Services:
     replicas: ReplicaSet
     watchers: Mapping[str, ReplicaWatcher]
     switches: Switches
+    history: History
     outstanding: Outstanding
     telemetry: Telemetry
     drain: Drain
@@ -50,6 +53,7 @@ class Services:
     request_ids: RequestIds
     loading: Callable[[], bool]  # whether a tokenizer is on its way
     body_bytes_held: int = field(default=0)
+    keepers: list[Callable[[RequestRecord], None]] = field(default_factory=list)  # of finished requests, beside telemetry
     access: AdminAccess = field(default_factory=AdminAccess)
     stored: StoredResponses = field(default_factory=StoredResponses)
     exchange: Exchange | None = None  # with the other proxies; None: there are none
@@ -58,6 +62,12 @@ class Services:
     def brief(self) -> bool:
         """Whether refusals hide their numbers."""
         return self.policy.error_detail is ErrorDetail.BRIEF
+
+    def finished(self, record: RequestRecord) -> None:
+        """One request ended: tell everybody who keeps account."""
+        self.telemetry.request_finished(record)
+        for keep in self.keepers:
+            keep(record)
 
     def serving(self) -> list[ReplicaWatcher]:
         """Replicas that answer now."""

@@ -136,11 +136,13 @@ class GateAdmission:
         return Demand(
             request_id=request.request_id,
             parts=(PromptPart(request.prompt_tokens, request.block_hashes),),
-            length_class=LengthClass(MODEL, request.tenant),
+            length_class=LengthClass(MODEL, request.tenant, request.tools),
             arrived_s=self._world.now_s,
             deadline_s=deadline_s,
             output_tokens_max=request.length if self._oracle else request.output_tokens_max,
+            traffic_class=request.traffic_class,
             tenant=request.tenant,
+            tenant_weight=request.weight,
             priority=request.priority,
             fingerprint=crc32(request.request_id.partition(AGAIN)[0].encode()),  # whoever returns sends the same body
             ttft_s=request.ttft_s,

@@ -18,10 +18,12 @@ from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.figures import Figures, Targets, figures_of
 from proxy.sim.fluid import Fluid, capacity_requests_per_s, fluid_bound
 from proxy.sim.proxies import Proxies
+from proxy.sim.replay import Replayed, replayed_figures
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
 from proxy.sim.store import StoreSettings
 from proxy.sim.workloads import ClosedLoop, OpenLoop, Workload, load_workload
+from proxy.sim.workloads.recording import Recording
 from proxy.sim.world import Source, World, WorldSettings
 
 KVGATE, ORACLE, FLUID = "kvgate", "oracle", "fluid"
@@ -45,6 +47,8 @@ class Scenario:
     store: StoreSettings = field(default_factory=StoreSettings)  # shared by the proxies where there are several
     kv_blocks: int = 4000
     block_size: int = 16
+    context_tokens: int | None = None  # None: what the workload takes
+    sequences_max: int | None = None  # None: vLLM's default
     metrics_age_s: float = 0.0
     load: float | None = None
     requests: int | None = None
@@ -63,8 +67,14 @@ class Scenario:
     @cached_property
     def engine(self) -> EngineSettings:
         """The engines: ``kv_blocks`` usable blocks each and a context that holds every request of the workload."""
-        context = max(CONTEXT_TOKENS_MIN, self.source.stats.tokens_max + 1)
-        return EngineSettings(num_gpu_blocks=self.kv_blocks + 1, block_size=self.block_size, max_model_len=context)
+        context = self.context_tokens or max(CONTEXT_TOKENS_MIN, self.source.stats.tokens_max + 1)
+        engine = EngineSettings(num_gpu_blocks=self.kv_blocks + 1, block_size=self.block_size, max_model_len=context)
+        return engine if self.sequences_max is None else replace(engine, max_num_seqs=self.sequences_max)
+
+    @property
+    def replay(self) -> Recording | None:
+        """The recording of kvgate's that is played as it was; None for any other workload."""
+        return self.source if isinstance(self.source, Recording) and self.load is None else None
 
     @property
     def load_ratio(self) -> float:
@@ -94,6 +104,8 @@ class Scenario:
         duration_s = DURATION_S.get(self.source.name)
         if self.requests is not None:
             return self.requests
+        if self.replay is not None:
+            return len(self.replay.requests)
         if duration_s is None:
             return REQUESTS_DEFAULT
         capacity = capacity_requests_per_s(self.engine, self.step_time, self.source.stats, self.replicas)
@@ -106,6 +118,8 @@ class Scenario:
         fresh = load_workload(self.workload, self.seed, block_size=self.block_size)  # each world plays it from the start
         if self.saturated:
             return ClosedLoop(fresh, until_s=duration_s, requests_max=requests_max)
+        if self.replay is not None:
+            return Replayed(OpenLoop(fresh, requests_max=self.requests), self.policy)
         rate_per_s = self.rate_per_s
         return Patient(OpenLoop(fresh, rate_per_s, until_s=duration_s, requests_max=requests_max), self.targets)
 
@@ -115,7 +129,7 @@ class Scenario:
         return WorldSettings(
             replicas=self.replicas, engine=self.engine, step_time=self.step_time, scrape_s=self.policy.scrape.interval_s,
             metrics_age_s=self.metrics_age_s, metrics_gone_s=self.metrics_gone_s, concurrency=concurrency,
-            bypass_ratio=self.bypass_ratio,
+            bypass_ratio=self.bypass_ratio, seats_told=self.replay is None or self.sequences_max is not None,
         )  # fmt: skip
 
     def admission(self, name: str, spared: frozenset[str] = frozenset()) -> Admission:
@@ -185,6 +199,8 @@ def play(scenario: Scenario, name: str, progress: Callable[[int], None] | None =
     if not isinstance(world.admission, GateAdmission | Proxies):
         return figures_of(world, scenario.targets)
     figures = figures_of(world, scenario.targets, world.admission.decisions_ns)
+    if scenario.replay is not None and isinstance(world.admission, GateAdmission):
+        figures = replayed_figures(world, figures, world.admission.gate.counters.held)
     if not scenario.shed_sample:
         return figures
     judged = judge_shedding(world, replay_of(scenario, name), scenario.targets, sample=scenario.shed_sample, seed=scenario.seed)

@@ -28,6 +28,9 @@ class SimRequest:
     ttft_s: float | None = None
     tpot_s: float | None = None
     output_hashes: tuple[int, ...] = ()
+    traffic_class: str = "default"
+    tools: bool = False
+    weight: float = 1.0
 
     @property
     def length(self) -> int:

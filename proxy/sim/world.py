@@ -68,6 +68,7 @@ class WorldSettings:
     network_s: float = 0.001
     concurrency: int | None = None
     bypass_ratio: float = 0.0
+    seats_told: bool = True  # whether the gate knows how many sequences an engine runs, or has to learn it
     wait_s_max: float = 1e9
     until_s: float = 1e7
     faults: Faults = field(default_factory=Faults)
@@ -106,7 +107,8 @@ class World:
     def _spec(self, name: str) -> ReplicaSpec:
         engine = self.settings.engine
         return ReplicaSpec(
-            name, (MODEL,), engine.num_gpu_blocks - 1, engine.block_size, engine.max_model_len, engine.max_num_seqs
+            name, (MODEL,), engine.num_gpu_blocks - 1, engine.block_size, engine.max_model_len,
+            engine.max_num_seqs if self.settings.seats_told else None,
         )  # fmt: skip
 
     def run(self) -> "World":

@@ -1,68 +1,104 @@
-"""Our own recordings: JSON lines, one object per request, in any order of time.
-
-    {"arrival_s": 0.25, "prompt_tokens": 812, "output_tokens": 97, "output_tokens_max": 1024, "tenant": "a", "priority": 0,
-     "block_hashes": [8121, -77], "block_size": 16, "session": "s1", "streaming": true, "finish_reason": "stop"}
-
-``arrival_s``, ``prompt_tokens``, ``output_tokens`` and ``finish_reason`` must be there. ``block_hashes`` are prefix hashes of
-``block_size`` prompt tokens each, as many from the front as are known. A field that is not one of these is an error: a mistyped name
-would change a result unseen.
+"""Our own recordings (``wire.recording``) as a workload, and what they tell beside it.
 
 Natural lengths: only ``stop`` and ``tool_calls`` end a request by itself. One that ended for ``length`` would have gone on: it is played
 with a natural length one token beyond its cap, or beyond what was seen where it had none. Where the client left (``abort``) or something
-failed (``error``) nobody knows; what was seen is played, at least one token.
+failed (``error``) nobody knows; what was seen is played, at least one token. One that was refused (``shed``) is played with the length of
+another of its class, drawn by its line's number.
+
+A recording that kvgate made has a head, with the engines; it is a ``Recording``, which ``sim.replay`` sets against its replay. Of a request
+for several sequences only one is played.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from random import Random
 
 import msgspec
 
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.workloads.block_names import BlockNames
 from proxy.sim.workloads.trace import Trace
-from proxy.sim.workloads.trace_text import TraceError, name_of, rows_of
+from proxy.sim.workloads.trace_text import TraceError, lines_of, name_of
+from proxy.wire.recording import RecordedRequest, RecordingEnd, RecordingHead
 
-Tokens = Annotated[int, msgspec.Meta(ge=1)]
+HEAD, END = '{"recording":', '{"recording_end":'
+_row = msgspec.json.Decoder(RecordedRequest).decode
+_head = msgspec.json.Decoder(RecordingHead).decode
+_end = msgspec.json.Decoder(RecordingEnd).decode
 
 
-class RecordedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One line. Tokens; ``arrival_s`` in seconds of any clock; higher ``priority`` first."""
+class Recording(Trace):
+    """What kvgate wrote down: ``rows`` by request id, its ``head``, and its ``end`` where it came to one."""
 
-    arrival_s: float
-    prompt_tokens: Tokens
-    output_tokens: Annotated[int, msgspec.Meta(ge=0)]
-    finish_reason: Literal["stop", "tool_calls", "length", "abort", "error"]
-    output_tokens_max: Tokens | None = None
-    tenant: str = "default"
-    priority: int = 0
-    block_hashes: tuple[int, ...] = ()
-    block_size: Tokens = 16
-    session: str | None = None
-    streaming: bool = True
+    def __init__(
+        self, name: str, requests: list[SimRequest], block_size: int, rows: dict[str, RecordedRequest], head: RecordingHead,
+        end: RecordingEnd | None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, requests, block_size)
+        self.rows = rows
+        self.head = head
+        self.end = end
 
-    @property
-    def natural_tokens(self) -> int:
-        """Where it would end by itself, as far as can be told."""
-        if self.finish_reason == "length":
-            return max(self.output_tokens, self.output_tokens_max or 0) + 1
-        return max(1, self.output_tokens)
+
+def recording_head(path: Path) -> tuple[RecordingHead, RecordingEnd | None] | None:
+    """The first and the last line of what kvgate recorded; None for any other file. Raises TraceError."""
+    head = end = None
+    for number, line in lines_of(path):
+        try:
+            if head is None:
+                if not line.startswith(HEAD):
+                    return None
+                head = _head(line)
+            elif line.startswith(END):
+                end = _end(line)
+        except msgspec.DecodeError as error:
+            raise TraceError(f"{path}:{number}: {error}") from error
+    return None if head is None else (head, end)
 
 
 def read_recording(path: Path, block_size: int) -> Trace:
     """Read a recording. Raises TraceError for a line that is none."""
     name = name_of(path)
-    named: dict[int, BlockNames] = {}
-    requests = []
-    for number, row in rows_of(path, RecordedRequest):
-        if row.output_tokens > (row.output_tokens_max or row.output_tokens):
+    found = recording_head(path)
+    rows: dict[str, RecordedRequest] = {}
+    for number, line in lines_of(path):
+        if found is not None and line.startswith((HEAD, END)):
+            continue
+        try:
+            row = _row(line)
+        except msgspec.DecodeError as error:
+            raise TraceError(f"{path}:{number}: {error}") from error
+        if row.output_tokens > (row.output_tokens_max or row.output_tokens) * row.copies:
             raise TraceError(
                 f"{path}:{number}: output_tokens={row.output_tokens} is more than output_tokens_max={row.output_tokens_max}"
             )
+        rows[f"{name}-{number}"] = row
+    requests = _requests(rows, block_size)
+    return Trace(name, requests, block_size) if found is None else Recording(name, requests, block_size, rows, *found)
+
+
+def _requests(rows: dict[str, RecordedRequest], block_size: int) -> list[SimRequest]:
+    named: dict[int, BlockNames] = {}
+    requests = []
+    known = _lengths(rows)
+    for request_id, row in rows.items():
         names = named.setdefault(row.block_size, BlockNames(row.block_size, block_size))
+        natural = max(1, -(-row.natural_tokens // row.copies))
+        if row.finish_reason == "shed" and (alike := known.get(row.traffic_class)):
+            natural = Random(request_id).choice(alike)
         requests.append(
             SimRequest(
-                f"{name}-{number}", row.prompt_tokens, row.natural_tokens, row.output_tokens_max, row.arrival_s, row.tenant, row.priority,
+                request_id, row.prompt_tokens, natural, row.output_tokens_max, row.arrival_s, row.tenant, row.priority,
                 names.of(row.block_hashes, row.prompt_tokens), row.streaming, row.session,
+                wait_s_max=row.client_wait_s, traffic_class=row.traffic_class, tools=row.tools, weight=row.weight,
             )
         )  # fmt: skip
-    return Trace(name, requests, block_size)
+    return requests
+
+
+def _lengths(rows: dict[str, RecordedRequest]) -> dict[str, list[int]]:
+    """Natural lengths by class, of those that nobody cut short."""
+    found: dict[str, list[int]] = {}
+    for row in rows.values():
+        if row.finish_reason in {"stop", "tool_calls", "length"}:
+            found.setdefault(row.traffic_class, []).append(max(1, row.natural_tokens // row.copies))
+    return found

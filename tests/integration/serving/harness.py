@@ -20,7 +20,7 @@ from proxy.app.building import build_services
 from proxy.config.redis_url import store_address
 from proxy.config.settings import ServeSettings, effective_policy
 from proxy.core.replica import ReplicaPhase
-from proxy.ports import RequestRecord
+from proxy.ports.record import RequestRecord
 from proxy.serving.admin import admin_app
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
@@ -210,7 +210,7 @@ async def proxying(
         records: list[RequestRecord] = []
         _keep_records(services, records)
         services.replicas.start()
-        watching = [asyncio.create_task(services.switches.run())]
+        watching = [asyncio.create_task(services.switches.run()), asyncio.create_task(services.history.run())]
         if services.exchange is not None:
             watching += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         if probed:

@@ -13,7 +13,8 @@ from proxy.core.outcome import Mode, Outcome
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.shared import Answer
-from proxy.ports import ProcessState, ReplicaState, RequestRecord
+from proxy.ports import ProcessState, ReplicaState
+from proxy.ports.record import RequestRecord
 from proxy.ports.store import ProxyCard, StoreFault, StorePhase, StoreState
 
 RECORD = RequestRecord(

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.workloads import Trace, TraceError, load_workload
-from proxy.sim.workloads.recording import RecordedRequest
+from proxy.wire.recording import RecordedRequest
 from tests.unit.sim.workloads.trace_files import AZURE_LINES, MOONCAKE_ROWS, RECORDED_ROWS, write, write_rows
 
 

@@ -1,0 +1,42 @@
+"""What is kept of a request when it has ended."""
+
+from dataclasses import dataclass
+from math import inf
+
+from proxy.core.demand import CountSource, Demand
+from proxy.core.outcome import Outcome, Would
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One finished request, for metrics, log and learning. Times in seconds; None where it did not happen."""
+
+    request_id: str
+    route: str
+    outcome: Outcome
+    gate: str | None
+    traffic_class: str
+    tenant: str
+    model: str
+    replica: str | None
+    status: int | None
+    queue_wait_s: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    total_s: float
+    prompt_tokens: int | None
+    prompt_tokens_reported: int | None
+    output_tokens: int | None
+    output_tokens_forecast: float | None
+    count_source: CountSource | None
+    reroutes: int = 0
+    ttft_target_s: float | None = None  # the class's, where it has one
+    tpot_target_s: float | None = None
+    arrived_s: float = 0.0  # by the monotonic clock
+    streaming: bool = False
+    finish_reasons: tuple[str, ...] = ()
+    demand: Demand | None = None  # what the gate was asked for; None: it was not asked
+    held: bool = False  # it waited in the queue
+    would: Would | None = None  # what enforcing would have done to it
+    own_s: float | None = None  # from the body's end to its place, of one that was not held: what kvgate itself takes
+    client_wait_s: float = inf  # how long its client would wait for a place

@@ -1,0 +1,127 @@
+"""A recording of kvgate played again: the same arrivals under a policy, set against what was.
+
+The policy's classes are taken by the recorded class's name (its last class where it has none of that name): their priority, targets,
+deadline and longest wait. What a client said of its own patience stays. Tenants have their recorded weights, since their names are hashed.
+
+Where the replay can differ from what was: the engine is the simulator's, with the step time that kvgate had learned; a proxy that had run
+for a while knew its lengths, and the replay begins cold; a machine that lags is not in the recording.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from proxy.core.outcome import Outcome
+from proxy.core.policy import Policy, TrafficClass
+from proxy.sim.figures import Figures
+from proxy.sim.percentile import percentile
+from proxy.sim.sim_request import SimRequest
+from proxy.sim.step_time import StepTimeModel
+from proxy.sim.workloads.recording import Recording
+from proxy.sim.workloads.trace_text import TraceError
+from proxy.sim.world import Source, World
+from proxy.wire.recording import RecordedEngine, RecordingEnd, RecordingHead
+
+RECORDED = "recorded"
+REFUSED = frozenset({
+    Outcome.NEVER_FITS, Outcome.QUEUE_TIMEOUT, Outcome.QUEUE_FULL, Outcome.DISPLACED, Outcome.TENANT_RATE, Outcome.TENANT_SHARE,
+    Outcome.NO_REPLICA,
+})  # fmt: skip
+
+
+class Replayed:
+    """Recorded requests as ``policy`` would see them."""
+
+    def __init__(self, source: Source, policy: Policy) -> None:
+        self._source = source
+        self._policy = policy
+        self._classes = {one.name: one for one in policy.classes}
+
+    def _seen(self, request: SimRequest | None) -> SimRequest | None:
+        if request is None:
+            return None
+        rules: TrafficClass = self._classes.get(request.traffic_class, self._policy.classes[-1])
+        waits = (rules.wait_s_max(self._policy.queue.wait_s_max), rules.deadline_s, request.wait_s_max)
+        return replace(
+            request, priority=rules.priority, ttft_s=rules.ttft_s, tpot_s=rules.tpot_s,
+            wait_s_max=min(wait_s for wait_s in waits if wait_s is not None),
+        )  # fmt: skip
+
+    def next_request(self, now_s: float) -> SimRequest | None:
+        """The source's."""
+        return self._seen(self._source.next_request(now_s))
+
+    def follow_up(self, request: SimRequest, now_s: float) -> SimRequest | None:
+        """The source's."""
+        return self._seen(self._source.follow_up(request, now_s))
+
+
+def engines_of(head: RecordingHead, end: RecordingEnd | None) -> tuple[RecordedEngine, ...]:
+    """The engines as last told. Raises TraceError where there are none, or none alike."""
+    engines = head.engines if end is None else end.engines
+    if not engines:
+        raise TraceError("the recording tells of no engine; give --replicas and --kv-blocks")
+    if len({(one.usable_blocks, one.block_size, one.context_tokens) for one in engines}) > 1:
+        raise TraceError("the recording has engines of several sizes, which cannot be simulated side by side yet")
+    return engines
+
+
+def world_of(head: RecordingHead, end: RecordingEnd | None) -> dict[str, Any]:
+    """What a recording says of its engines, in the fields of a ``Scenario``. Raises TraceError."""
+    engines = engines_of(head, end)
+    one = engines[0]
+    return {
+        "replicas": len(engines), "kv_blocks": one.usable_blocks, "block_size": one.block_size, "context_tokens": one.context_tokens,
+        "sequences_max": one.sequences_max, "step_time": step_time_of(engines),
+    }  # fmt: skip
+
+
+def step_time_of(engines: Iterable[RecordedEngine]) -> StepTimeModel:
+    """What kvgate had learned of their steps, on average; the simulator's own where it had learned nothing."""
+    learned = [one.step for one in engines if one.step is not None and sum(one.step) > 0.0]
+    if not learned:
+        return StepTimeModel()
+    means = [sum(column) / len(learned) for column in zip(*learned, strict=True)]
+    return StepTimeModel(max(means[0], 1e-4), *means[1:])
+
+
+def recorded_figures(recording: Recording) -> Figures:
+    """What was, in the simulator's figures, as far as it was written down."""
+    rows = recording.rows.values()
+    outcomes = [Outcome(row.outcome) for row in rows if row.outcome is not None]
+    done = [row for row in rows if row.outcome == Outcome.COMPLETED]
+    ttft_s = [row.ttft_seen_s for row in done if row.ttft_seen_s is not None]
+    tokens = sum(row.output_tokens for row in rows)
+    preemptions = None if recording.end is None else sum(one.preemptions for one in recording.end.engines)
+    span_s = max((row.arrival_s + (row.total_s or 0.0) for row in rows), default=0.0) or 1.0
+    waits_s = [row.queue_wait_s for row in rows if row.held and row.queue_wait_s is not None]
+    return Figures(
+        offered=len(recording.rows),
+        completed=len(done),
+        shed=sum(outcome in REFUSED for outcome in outcomes),
+        preemptions=preemptions,
+        preemptions_per_1000=None if preemptions is None else 1000.0 * preemptions / max(1, len(done)),
+        tokens_per_s=tokens / span_s,
+        ttft_s_p50=percentile(ttft_s, 0.5),
+        ttft_s_p99=percentile(ttft_s, 0.99),
+        extra=_waits(sum(row.held for row in rows), waits_s),
+    )
+
+
+def replayed_figures(world: World, figures: Figures, held: int) -> Figures:
+    """The figures of a replay with those that a recording tells too. ``held``: how many the gate had wait."""
+    results = world.results.values()
+    waits_s = [
+        one.forwarded_s - one.arrived_s for one in results if one.forwarded_s is not None and one.forwarded_s > one.arrived_s
+    ]
+    return replace(figures, extra={**figures.extra, **_waits(held, waits_s)})
+
+
+def _waits(held: int, waits_s: list[float]) -> dict[str, float]:
+    """Of those that had to wait and got a place."""
+    found = {"held": float(held)}
+    for name, share in (("queue_wait_s_p50", 0.5), ("queue_wait_s_p99", 0.99)):
+        wait_s = percentile(waits_s, share)
+        if wait_s is not None:
+            found[name] = wait_s
+    return found

@@ -1,0 +1,90 @@
+"""Our own recordings: JSON lines, one object per request, in any order of time; kvgate's own begin with a line that says so.
+
+    {"recording": 1, "version": "0.1", "mode": "enforce", "engines": [{"name": "a", "usable_blocks": 511, "block_size": 16}]}
+    {"arrival_s": 0.25, "prompt_tokens": 812, "output_tokens": 97, "output_tokens_max": 1024, "tenant": "a", "priority": 0,
+     "block_hashes": [8121, -77], "block_size": 16, "session": "s1", "streaming": true, "finish_reason": "stop"}
+    {"recording_end": 1, "requests": 1, "engines": [{"name": "a", …, "preemptions": 3, "step": [0.01, 3e-05, 4e-05, 2e-08]}]}
+
+``arrival_s``, ``prompt_tokens``, ``output_tokens`` and ``finish_reason`` must be there. ``block_hashes`` are prefix hashes of
+``block_size`` prompt tokens each, as many from the front as are known. A field that is not one of these is an error: a mistyped name
+would change a result unseen.
+
+What became of a request (``outcome``, ``held``, ``queue_wait_s``, ``ttft_seen_s``) is for setting a replay against. ``finish_reason`` is
+``shed`` where it was refused: nobody knows its length then. Content is in none of it: tenants, sessions and blocks are names by a salt
+that is thrown away.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+VERSION = 1
+Tokens = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0)]
+
+
+class RecordedEngine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An engine. ``step`` is the learned step time: seconds, per prefill token, per decoding sequence, per KV token."""
+
+    name: str
+    usable_blocks: Tokens
+    block_size: Tokens
+    context_tokens: Tokens
+    sequences_max: int | None = None
+    preemptions: int = 0  # while it was recorded
+    step: tuple[float, float, float, float] | None = None
+
+
+class RecordingHead(msgspec.Struct, frozen=True, tag_field="recording", tag=VERSION, omit_defaults=True):
+    """The first line."""
+
+    version: str
+    mode: str
+    engines: tuple[RecordedEngine, ...]
+    policy_digest: str = ""
+    enforce_ratio: float = 1.0
+    started: str = ""  # wall clock, for people
+
+
+class RecordingEnd(msgspec.Struct, frozen=True, tag_field="recording_end", tag=VERSION, omit_defaults=True):
+    """The last line; not there where the recording was cut off."""
+
+    requests: int
+    engines: tuple[RecordedEngine, ...]
+    dropped: int = 0  # lines that the reader of the recording was too slow for
+
+
+class RecordedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One line. Tokens; ``arrival_s`` in seconds of any clock; higher ``priority`` first."""
+
+    arrival_s: float
+    prompt_tokens: Tokens
+    output_tokens: Annotated[int, msgspec.Meta(ge=0)]
+    finish_reason: Literal["stop", "tool_calls", "length", "abort", "error", "shed"]
+    output_tokens_max: Tokens | None = None
+    tenant: str = "default"
+    priority: int = 0
+    block_hashes: tuple[int, ...] = ()
+    block_size: Tokens = 16
+    session: str | None = None
+    streaming: bool = True
+    traffic_class: str = "default"
+    weight: float = 1.0
+    tools: bool = False
+    copies: Tokens = 1
+    client_wait_s: Seconds | None = None  # how long its client would wait for a place, where it said so
+    outcome: str | None = None
+    gate: str | None = None  # that refused it
+    held: bool = False
+    queue_wait_s: Seconds | None = None
+    ttft_seen_s: Seconds | None = None
+    total_s: Seconds | None = None
+    replica: str | None = None
+    would: Literal["hold", "shed"] | None = None  # what enforcing would have done to it
+
+    @property
+    def natural_tokens(self) -> int:
+        """Where it would end by itself, as far as can be told."""
+        if self.finish_reason == "length":
+            return max(self.output_tokens, self.output_tokens_max or 0) + 1
+        return max(1, self.output_tokens)
