@@ -85,7 +85,7 @@ class ControlRoutes:
         names = list(self.services.watchers)
         requests = [self._request(name, scope, method, headers, body) for name in names]
         answers = dict(zip(names, await asyncio.gather(*(self._ask(request) for request in requests)), strict=True))
-        well = all(200 <= (one["status"] or 0) < 300 for one in answers.values())
+        well = bool(answers) and all(200 <= (one["status"] or 0) < 300 for one in answers.values())
         await send_answer(send, json_answer(200 if well else 502, answers))
 
     async def _ask(self, request: RelayRequest) -> dict[str, Any]:

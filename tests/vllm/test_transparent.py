@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.wire.routes import CLOSED_PATHS, OWN_PATHS, SAME_PATHS
+from proxy.wire.routes import CLOSED_PATHS, OWN_PATHS, SAME_PATHS, kind_of
 from tests.bench.kvgate_process import KvgateProcess, kvgate_process
 from tests.vllm.conftest import HOME, VllmFactory, VllmServer
 from tests.vllm.transparent import Case, Table, ask, run, unknown_to_the_table
 
 pytestmark = pytest.mark.vllm
 
-LIST_S_MAX = 180
+LIST_S_MAX = 600  # most of it is importing vLLM: ten seconds on a free machine, minutes on a busy one
 DATA = os.environ.get("KVGATE_TEST_DATA")
 # Routes that a flag of the engine's configuration object or another package brings, which a bare app does not show.
 CONFIGURED = {"/start_profile", "/stop_profile", "/cohere/v2/chat", "/cohere/v2/chat/render"}
@@ -75,6 +75,7 @@ def test_the_table_names_every_route_of_every_flag_and_no_other() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     routes = [(method, path) for method, path in json.loads(done.stdout)]
+    shown(Table(kinds={(method, path): kind_of(method, path) for method, path in routes}), "Every flag")
     assert unknown_to_the_table(routes) == []
     served = {path.replace("{response_id}", "{id}").replace("{adapter_name}", "{name}") for _, path in routes}
     pooling = {path for path in SAME_PATHS if any(word in path for word in ("embed", "pooling", "classify", "score", "rerank"))}

@@ -167,6 +167,8 @@ class Table:
             lines.append(f"| `{path}` | {', '.join(methods)} | {kind} | {counts} |")
         other = sorted(set(self.cases) - {path for _, path in self.kinds})
         lines += [f"| {path} | | {RouteKind.SAME} | {self.cases[path]} | {self.same[path]} |" for path in other]
+        if not self.cases:
+            return "\n".join(line.replace("| 0 | 0 |", "| | |") for line in lines)
         statuses = ", ".join(f"{status}: {count}" for status, count in sorted(self.statuses.items()))
         lines += ["", f"{self.same.total()} of {self.cases.total()} cases the same; answers by status: {statuses}"]
         return "\n".join([*lines, *(f"- {one}" for one in self.differences)])

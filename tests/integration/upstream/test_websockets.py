@@ -22,6 +22,7 @@ from tests.integration.serving.harness import RunningProxy, proxying, until
 from tests.support.upstream_servers import Peer, ScriptedUpstream
 
 MODELS = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "parent": None, "max_model_len": 4096}]})
+RUNNING: dict[int, uvicorn.Server] = {}  # by the port of the proxy without WebSockets beside it
 Talk = Callable[[ServerConnection], Awaitable[None]]
 
 
@@ -65,11 +66,13 @@ async def tunnelling(url: str, policy: dict[str, Any] | None = None) -> AsyncIte
         config.load()
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[listener])
+        RUNNING[proxy.wire.port] = server
         try:
             yield proxy, f"ws://127.0.0.1:{listener.getsockname()[1]}"
             await proxy.until_idle()
             await until(lambda: not server.server_state.connections, "the end of all connections")
         finally:
+            del RUNNING[proxy.wire.port]
             for listening in server.servers:
                 listening.close()
             listener.close()
@@ -154,6 +157,21 @@ async def test_a_replica_that_is_gone_ends_the_clients_side() -> None:
         await client.send("go")
         with pytest.raises(ConnectionClosedError):
             await asyncio.wait_for(client.recv(), 10)
+
+
+async def test_the_end_of_the_process_ends_them() -> None:
+    ended = asyncio.Event()
+
+    async def talk(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+        ended.set()
+
+    async with websockets(talk) as (proxy, url), connect(f"{url}/v1/realtime") as client:
+        for connection in list(RUNNING[proxy.wire.port].server_state.connections):
+            connection.shutdown()
+        with pytest.raises(ConnectionClosedError):
+            await asyncio.wait_for(client.recv(), 10)
+        await asyncio.wait_for(ended.wait(), 10)
 
 
 @pytest.mark.slow
