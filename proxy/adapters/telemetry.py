@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from proxy import __version__
+from proxy.adapters.relay_metrics import relay_metrics
 from proxy.adapters.store_metrics import store_metrics
 from proxy.core.outcome import Mode
 from proxy.core.replica import ReplicaPhase
@@ -43,6 +44,7 @@ class _StateCollector(Collector):
         state = self._state()
         yield from self._process(state)
         yield from self._replicas(state)
+        yield from relay_metrics(state.relay)
         if state.store is not None:
             yield from store_metrics(state.store)
 

@@ -2,11 +2,12 @@
 
 A connection is reused last in, first out, so that few stay warm and the rest age; an idle one is closed after ``idle_s_max``, before
 the engine's own 5 s, and at once when the engine closes it. A request that meets an engine closing an idle connection at that moment
-is sent once more on a fresh connection: no byte of an answer had come. Nothing else is ever sent twice.
+is sent once more on a fresh connection: no byte of an answer had come. Nothing else is ever sent twice, and what may not be sent twice
+(``once``) goes over a fresh connection from the start.
 
 Fails: UpstreamError of kind ``connect`` (no connection within ``connect_s_max``, or none free of ``connections_max``; a stall of our own
 process does not count: ``adapters.stall_proof``), ``timeout`` (no head, or a silent stream), ``reset`` (connection lost), ``protocol``
-(not HTTP, or a request that cannot be written).
+(not HTTP), ``request`` (it cannot be written, which is not the replica's fault).
 """
 
 import asyncio
@@ -17,35 +18,36 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from proxy.adapters.stall_proof import stall_proof_timeout
+from proxy.adapters.upstream_bounds import Buffered, Patience
 from proxy.adapters.upstream_connection import Connection
 from proxy.adapters.upstream_exchange import Exchange
 from proxy.ports import Headers, UpstreamError
 from proxy.wire.http_fields import FieldError, Origin, encode_request_head, parse_base_url
 
+ENDLESS = Patience(idle_s_max=600.0)
+
 
 @dataclass(frozen=True, slots=True)
 class UpstreamLimits:
-    """Bounds in seconds and connections; None is unlimited.
-
-    ``head_s_max`` is unlimited because an engine answers a whole generation at once when it does not stream. ``read_idle_s_max`` counts
-    between bytes of a body while the client keeps up.
-    """
+    """Bounds in seconds, connections and bytes; None is unlimited."""
 
     connections_max: int | None = None  # per base URL
     connect_s_max: float = 5.0
-    head_s_max: float | None = None
-    read_idle_s_max: float | None = 600.0
     idle_s_max: float = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s
+    patience: Patience = ENDLESS  # an engine that does not stream answers a whole generation at once
+    buffer_bytes_max: int | None = None  # over all replicas
 
 
 class _OriginPool:
     """Connections to one origin."""
 
     def __init__(
-        self, origin: Origin, limits: UpstreamLimits, tls: ssl.SSLContext | None, on_end: Callable[["_OriginPool"], None]
-    ) -> None:
+        self, origin: Origin, limits: UpstreamLimits, tls: ssl.SSLContext | None, buffered: Buffered,
+        on_end: Callable[["_OriginPool"], None],
+    ) -> None:  # fmt: skip
         self._origin = origin
         self.limits = limits
+        self._buffered = buffered
         self._tls = tls
         self._on_end = on_end  # told when the last connection of one that takes no more is closed
         self._loop = asyncio.get_running_loop()
@@ -67,13 +69,13 @@ class _OriginPool:
         """Connections that wait for a request."""
         return sum(connection.usable for connection in self._idle)
 
-    async def open(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> Exchange:
+    async def open(self, method: bytes, target: bytes, headers: Headers, body: bytes, *, once: bool) -> Exchange:
         """Send a request and wait for its response head. Raises UpstreamError."""
         try:
             head = encode_request_head(self._origin, method, target, headers, len(body))
         except FieldError as exc:
-            raise UpstreamError("protocol", f"request cannot be sent: {exc}") from exc
-        connection = self._take_idle() or await self._connect()
+            raise UpstreamError("request", f"it cannot be sent: {exc}") from exc
+        connection = (None if once else self._take_idle()) or await self._connect(fresh=once)
         try:
             return await self._exchange(connection, method, head, body)
         except UpstreamError as exc:
@@ -82,14 +84,12 @@ class _OriginPool:
         return await self._exchange(await self._connect(), method, head, body)
 
     async def _exchange(self, connection: Connection, method: bytes, head: bytes, body: bytes) -> Exchange:
-        exchange = Exchange(connection, head_only=method == b"HEAD", on_finished=self._take_back)
+        exchange = Exchange(connection, head_only=method == b"HEAD", on_finished=self._take_back, buffered=self._buffered)
         try:
-            await exchange.request(head, body, self.limits.head_s_max)
+            await exchange.request(head, body, self.limits.patience)
         except BaseException:  # a cancelled wait too must close the connection, so that the engine stops
             exchange.close()
             raise
-        if self.limits.read_idle_s_max is not None:
-            exchange.watch_idle(self.limits.read_idle_s_max)
         return exchange
 
     def _take_idle(self) -> Connection | None:
@@ -120,8 +120,8 @@ class _OriginPool:
         if idle:
             self._sweep_timer = self._loop.call_at(idle[0].idle_since_s + self.limits.idle_s_max, self._sweep)
 
-    async def _connect(self) -> Connection:
-        """A fresh connection, or one that came back while this request waited for a place below ``connections_max``."""
+    async def _connect(self, *, fresh: bool = False) -> Connection:
+        """A fresh connection, or unless ``fresh`` one that came back while this request waited for a place below ``connections_max``."""
         origin, limits = self._origin, self.limits
         try:
             async with stall_proof_timeout(limits.connect_s_max):
@@ -130,8 +130,10 @@ class _OriginPool:
                     if self.closed:
                         raise UpstreamError("connect", f"{origin.host}:{origin.port}: the upstream client is closed")
                     idle = self._take_idle()
-                    if idle is not None:
+                    if idle is not None and not fresh:
                         return idle
+                    if idle is not None:
+                        idle.abort()  # its place is what is wanted
                 return await self._connect_now()
         except TimeoutError:
             full = limits.connections_max is not None and self.open_count >= limits.connections_max
@@ -218,6 +220,7 @@ class HttpUpstream:
         self._limits = limits or UpstreamLimits()
         self._tls = tls
         self._tls_default: ssl.SSLContext | None = None
+        self._buffered = Buffered(self._limits.buffer_bytes_max)
         self._pools: dict[str, _OriginPool] = {}
         self._retired: set[_OriginPool] = set()
         self._closed = False
@@ -226,14 +229,21 @@ class HttpUpstream:
         pools = ", ".join(f"{url} open={pool.open_count} idle={pool.idle_count}" for url, pool in sorted(self._pools.items()))
         return f"<HttpUpstream {pools or 'no origins'}>"
 
-    async def open(self, base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes) -> Exchange:
+    async def open(
+        self, base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes, *, once: bool = False
+    ) -> Exchange:
         """Send a request and wait for the response head. Raises UpstreamError. Cancelling it closes the connection."""
         pool = self._pools.get(base_url) or self._add_pool(base_url)
-        return await pool.open(method, target, headers, body)
+        return await pool.open(method, target, headers, body, once=once)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of answers that lie here because their clients read slowly."""
+        return self._buffered.held_bytes
 
     def bound(self, limits: UpstreamLimits) -> None:
         """Other limits from now on; an exchange under way keeps those it began with."""
-        self._limits = limits
+        self._limits, self._buffered.bytes_max = limits, limits.buffer_bytes_max
         for pool in [*self._pools.values(), *self._retired]:
             pool.limits = limits
 
@@ -260,7 +270,8 @@ class HttpUpstream:
             origin = parse_base_url(base_url)
         except FieldError as exc:
             raise UpstreamError("connect", str(exc)) from exc
-        pool = self._pools[base_url] = _OriginPool(origin, self._limits, self._tls_for(base_url, origin), self._retired.discard)
+        tls, ended = self._tls_for(base_url, origin), self._retired.discard
+        pool = self._pools[base_url] = _OriginPool(origin, self._limits, tls, self._buffered, ended)
         return pool
 
     def _tls_for(self, base_url: str, origin: Origin) -> ssl.SSLContext | None:

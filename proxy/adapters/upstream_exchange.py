@@ -1,8 +1,10 @@
 """One request to a replica and its response, on a connection of the pool.
 
 ``Exchange`` parses bytes as they arrive, holds the body until ``read`` takes it, and is the ``UpstreamResponse`` the relay sees.
-Reading stops while ``BUFFER_BYTES_MAX`` lie unread, so a slow client slows its engine and no memory fills. Every wait has one waker:
-head, body, end, failure and room in the write buffer all set it, and the waiting coroutine looks what it was.
+Reading stops while ``BUFFER_BYTES_MAX`` lie unread, or ``BUFFER_BYTES_UNCOUNTED`` when all answers together have more than the client's
+bound (``Buffered``), so a slow client slows its engine and no memory fills. Every wait has one waker: head, body, end, failure and room
+in the write buffer all set it, and the waiting coroutine looks what it was. One timer an exchange, moved on lazily, watches its three
+patiences (``Patience``): setting one per chunk would cost more than parsing the chunk.
 
 How a body ends: by its chunks, its ``Content-Length`` or the close of the connection; the first two cut short are a failure of kind
 ``reset``. Anything llhttp refuses in its strict mode, a transfer coding other than chunked, and a status outside 200..599 are of kind
@@ -11,14 +13,17 @@ How a body ends: by its chunks, its ``Content-Length`` or the close of the conne
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 import httptools
 
+from proxy.adapters.upstream_bounds import Buffered, Patience
 from proxy.adapters.upstream_connection import Connection
 from proxy.ports import Headers, UpstreamError
 from proxy.wire.http_fields import response_fields
 
 BUFFER_BYTES_MAX = 256 * 1024
+BUFFER_BYTES_UNCOUNTED = 16 * 1024  # of each exchange: what lies there only until the next turn of the loop need not be counted
 HEAD_BYTES_MAX = 64 * 1024
 _JOINED_BODY_BYTES_MAX = 64 * 1024  # up to here one write of head and body is cheaper than two
 _SLICE_BYTES = 256 * 1024
@@ -27,7 +32,9 @@ _SLICE_BYTES = 256 * 1024
 class Exchange:
     """One request on a connection, and its response. Implements ``ports.UpstreamResponse``."""
 
-    def __init__(self, connection: Connection, *, head_only: bool, on_finished: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, connection: Connection, *, head_only: bool, on_finished: Callable[[Connection], None], buffered: Buffered
+    ) -> None:
         """``head_only``: the request is HEAD, so no body follows. ``on_finished`` takes back a connection that may be used again."""
         self.status = 0
         self.headers: Headers = []
@@ -45,30 +52,30 @@ class Exchange:
         self._keep = True
         self._chunks: list[bytes] = []
         self._buffered = 0
+        self._counted = 0  # of those, what the client's bound knows
+        self._all_buffered = buffered
+        self._begun = False  # a byte of the body has come
         self._ended = False
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._idle_timeout_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._patience = Patience()
+        self._asked_s = 0.0
         self._received_s = 0.0
         connection.exchange = self
 
     # What the pool calls
 
-    async def request(self, head: bytes, body: bytes, head_timeout_s: float | None) -> None:
-        """Write the request and wait for the response head, together for at most ``head_timeout_s``. Raises UpstreamError."""
-        timer = None
-        if head_timeout_s is not None:
-            timer = self._loop.call_later(head_timeout_s, self._time_out, f"no response head within {head_timeout_s:g} s")
-        try:
-            await self._send(head, body)
-            while not self._head_done:
-                if self._error is not None:
-                    raise self._error
-                await self._changed()
-        finally:
-            if timer is not None:
-                timer.cancel()
+    async def request(self, head: bytes, body: bytes, patience: Patience) -> None:
+        """Write the request and wait for the response head. Raises UpstreamError, and ``read`` does when ``patience`` ends later."""
+        self._patience = patience
+        self._asked_s = self._received_s = self._loop.time()
+        self._wind()
+        await self._send(head, body)
+        while not self._head_done:
+            if self._error is not None:
+                raise self._error
+            await self._changed()
 
     async def _send(self, head: bytes, body: bytes) -> None:
         """Write the request, in one write where it is small. Returns early when the replica answers before it has all of it."""
@@ -89,13 +96,6 @@ class Exchange:
                 rest = rest[_SLICE_BYTES:]
         self._sent = True
 
-    def watch_idle(self, timeout_s: float) -> None:
-        """From now on, fail when the replica sends nothing for ``timeout_s`` while bytes are wanted."""
-        if not self._ended:
-            self._idle_timeout_s = timeout_s
-            self._received_s = self._loop.time()
-            self._idle_timer = self._loop.call_later(timeout_s, self._check_idle)
-
     # What the relay calls
 
     async def read(self) -> bytes:
@@ -109,9 +109,8 @@ class Exchange:
         chunks = self._chunks
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks = []
-        if self._buffered > BUFFER_BYTES_MAX and self._connection is not None:
-            self._received_s = self._loop.time()
-            self._connection.resume_reading()
+        if self._counted:
+            self._give_back()
         self._buffered = 0
         return data
 
@@ -121,6 +120,8 @@ class Exchange:
         if connection is None:
             return
         connection.exchange = None
+        if self._counted:
+            self._give_back()
         self._parser = None  # it holds our bound methods: without this every exchange were garbage in a cycle
         if not self._ended and self._error is None:
             self._error = UpstreamError("reset", "closed here before its end", answered=self._answered)
@@ -161,9 +162,24 @@ class Exchange:
             self._fail("protocol", f"response head above {HEAD_BYTES_MAX} bytes")
         if self._ended or self._error is not None:
             self._parser = None
-        elif self._buffered > BUFFER_BYTES_MAX and self._connection is not None:
-            self._connection.pause_reading()
+        elif self._buffered > BUFFER_BYTES_UNCOUNTED and self._connection is not None:
+            self._hold(self._connection)
         self.wake()
+
+    def _hold(self, connection: Connection) -> None:
+        """More lies here than a turn of the loop leaves: count it, and let the replica wait where it is too much."""
+        self._all_buffered.held_bytes += self._buffered - self._counted
+        self._counted = self._buffered
+        if self._buffered > BUFFER_BYTES_MAX or self._all_buffered.full:
+            connection.pause_reading()
+
+    def _give_back(self) -> None:
+        """What was counted is taken, or dropped."""
+        self._all_buffered.held_bytes -= self._counted
+        self._counted = 0
+        self._received_s = self._loop.time()
+        if self._connection is not None:
+            self._connection.resume_reading()
 
     def lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
@@ -225,6 +241,7 @@ class Exchange:
         if self._error is None and not self._ended:
             self._chunks.append(data)
             self._buffered += len(data)
+            self._begun = True
 
     def on_message_complete(self) -> None:
         """A message has ended: an interim one or ours."""
@@ -237,35 +254,41 @@ class Exchange:
         self._ended = True
         self._stop()
 
-    def _fail(self, kind: str, detail: str) -> None:
+    def _fail(self, kind: str, detail: str, limit: str = "") -> None:
         if self._error is not None:
             return
         connection = self._connection
         reused = connection is not None and connection.used and kind == "reset" and not self._answered
-        self._error = UpstreamError(kind, detail, answered=self._answered, reused=reused)
+        self._error = UpstreamError(kind, detail, answered=self._answered, reused=reused, limit=limit)
         self._stop()
         if connection is not None:
             connection.abort()
 
-    def _time_out(self, detail: str) -> None:
+    def _wind(self) -> None:
+        """Set the timer to the next moment at which a patience may be over."""
+        due_s = self._patience.due_s(self._asked_s, self._received_s if self._begun else None, self._loop.time())
+        if due_s < inf:
+            self._timer = self._loop.call_at(due_s, self._check)
+
+    def _check(self) -> None:
+        now_s = self._loop.time()
+        if self._chunks:  # it is the client that is slow
+            self._received_s = now_s
+        limit = self._patience.over(self._asked_s, self._received_s if self._begun else None, now_s)
+        if limit is None:
+            self._wind()
+        else:
+            self._time_out(limit.told, limit.key)
+
+    def _time_out(self, detail: str, limit: str) -> None:
         if not self._ended:
-            self._fail("timeout", detail)
+            self._fail("timeout", detail, limit)
             self.wake()
 
-    def _check_idle(self) -> None:
-        # One timer a response, moved on lazily: setting one per chunk would cost more than parsing the chunk.
-        if self._chunks:  # it is the client that is slow
-            self._received_s = self._loop.time()
-        due_s = self._received_s + self._idle_timeout_s
-        if due_s <= self._loop.time():
-            self._time_out(f"nothing received for {self._idle_timeout_s:g} s")
-        else:
-            self._idle_timer = self._loop.call_at(due_s, self._check_idle)
-
     def _stop(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def _changed(self) -> None:
         self._waiter = self._loop.create_future()

@@ -14,15 +14,19 @@ from proxy.adapters.memory_store import MemoryStore
 from proxy.adapters.telemetry import PrometheusTelemetry
 from proxy.adapters.tokenizer_loader import TokenizerLoader
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
+from proxy.adapters.upstream_bounds import Patience
 from proxy.app.replicas import replica_parts
 from proxy.config.settings import ServeSettings, policy_file, policy_under
 from proxy.core.events import CacheTold, Event, Tick
 from proxy.core.gate import Gate
+from proxy.core.health import Outliers
 from proxy.core.member import Member
 from proxy.core.policy import Policy, ReplicaPolicy, Scrape
 from proxy.core.replica import ReplicaFacts
+from proxy.core.retry_budget import RetryBudget
 from proxy.ports import ReplicaFeed
 from proxy.ports.store import ScrapeTurns, SharedStore
+from proxy.serving.attempts import Attempts
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain, draining
 from proxy.serving.exchange import Exchange
@@ -66,10 +70,12 @@ def build_services(
         exchange = Exchange(sharing, policy, admin, clock, guard, switches)
     dispatcher = Dispatcher(gate, clock, leases if exchange is None else exchange.sharing, guard)
     counters = TokenizerLoader(policy, control, clock, lambda model: _replica_to_ask(services, model))
-    upstream = HttpUpstream(upstream_limits(policy))
+    upstream, outliers = HttpUpstream(upstream_limits(policy)), Outliers(policy.health)
+    retries = RetryBudget(policy.relay.retry_ratio, policy.relay.retries_per_s_min)
 
     replicas = _replica_set(
-        lambda: services.policy.scrape, dispatcher, guard, clock, upstream, counters, None if exchange is None else exchange.sharing
+        lambda: services.policy.scrape, dispatcher, guard, clock, upstream, counters, None if exchange is None else exchange.sharing,
+        outliers,
     )  # fmt: skip
     outstanding = Outstanding(dispatcher, replicas.watchers)
     replicas.busy = outstanding.busy
@@ -88,6 +94,8 @@ def build_services(
         upstream=upstream,
         guard=guard,
         static_cap=StaticCap(policy.limits.static_cap_per_replica),
+        attempts=Attempts(clock, retries, replicas.watchers),
+        outliers=outliers,
         replicas=replicas,
         watchers=replicas.watchers,
         switches=switches,
@@ -110,7 +118,7 @@ def build_services(
 
 def _replica_set(
     scrape: Callable[[], Scrape], dispatcher: Dispatcher, guard: Guard, clock: SystemClock, upstream: HttpUpstream,
-    counters: TokenizerLoader, turns: ScrapeTurns | None,
+    counters: TokenizerLoader, turns: ScrapeTurns | None, outliers: Outliers,
 ) -> ReplicaSet:  # fmt: skip
     """None yet."""
 
@@ -126,7 +134,7 @@ def _replica_set(
         return replica_parts(replica, scrape(), clock, tell_cache)
 
     def watch(replica: ReplicaPolicy, feed: ReplicaFeed) -> ReplicaWatcher:
-        return ReplicaWatcher(replica, scrape(), feed, dispatcher, guard, report, turns)
+        return ReplicaWatcher(replica, scrape(), feed, dispatcher, guard, report, turns, outliers)
 
     return ReplicaSet(make, watch, dispatcher, guard, upstream.forget)
 
@@ -143,6 +151,8 @@ def _followers(services: Services, counters: TokenizerLoader, upstream: HttpUpst
         services.policy = policy
         services.static_cap.cap_per_replica = policy.limits.static_cap_per_replica
         services.drain.bound(policy.relay.drain_accept_s, policy.relay.grace_s)
+        services.attempts.budget.bound(policy.relay.retry_ratio, policy.relay.retries_per_s_min)
+        services.outliers.policy = policy.health
 
     found: list[Callable[[Policy], None]] = [
         set_policy,
@@ -156,7 +166,9 @@ def _followers(services: Services, counters: TokenizerLoader, upstream: HttpUpst
 
 def upstream_limits(policy: Policy) -> UpstreamLimits:
     """What the policy says of the way to a replica."""
-    return UpstreamLimits(connect_s_max=policy.relay.connect_s)
+    said = policy.relay
+    patience = Patience(said.first_byte_s, said.idle_s, said.total_s)
+    return UpstreamLimits(connect_s_max=said.connect_s, patience=patience, buffer_bytes_max=policy.limits.buffer_bytes_max)
 
 
 def proxy_name() -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from proxy import __version__
 from proxy.adapters.tokenizer_files import LoadedTokenizer, TokenizerLoadError, open_tokenizer
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
+from proxy.adapters.upstream_bounds import Patience
 from proxy.advise.result_figures import summarise
 from proxy.advise.result_file import SCHEMA, BenchResult, EngineSeen, Signals, Slo, WorkloadRun
 from proxy.bench.observer import ReplicaObserver
@@ -57,7 +58,7 @@ async def bench(settings: BenchSettings, clock: Clock, screen: Screen) -> BenchR
         target,
         *(ReplicaObserver(url, clock, headers=settings.headers) for url in settings.engines if url != settings.url),
     ]
-    upstream = HttpUpstream(UpstreamLimits(connect_s_max=30.0, head_s_max=SILENCE_S_MAX, read_idle_s_max=SILENCE_S_MAX))
+    upstream = HttpUpstream(UpstreamLimits(connect_s_max=30.0, patience=Patience(SILENCE_S_MAX, SILENCE_S_MAX)))
     try:
         await asyncio.gather(*(one.begin() for one in watched))
         if target.facts is None:

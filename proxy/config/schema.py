@@ -24,6 +24,7 @@ from proxy.config.scalars import (
     size,
 )
 from proxy.config.schema_classes import CLASS, KEPT_OUT, SECRETS, check_classes, check_one_key
+from proxy.config.schema_relay import HEALTH, RELAY
 from proxy.config.schema_tenants import TENANTS
 from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
 from proxy.core.outcome import Mode
@@ -37,7 +38,6 @@ from proxy.core.policy import (
     Passthrough,
     Policy,
     Queue,
-    Relay,
     ReplicaPolicy,
     Scrape,
     Store,
@@ -159,16 +159,6 @@ SCRAPE = Section(
     check=_check_scrape,
 )
 
-RELAY = Section(
-    Relay,
-    {
-        "connect": Key("connect_s", duration("10ms", "60s"), "a replica that takes longer to connect to is not there"),
-        "reroutes_max": Key("reroutes_max", integer(0, 100), "each reroute delays the client"),
-        "drain_accept": Key("drain_accept_s", duration("0s", "10m"), "load balancers need time to see /ready turn"),
-        "grace": Key("grace_s", duration("0s", "24h"), "what runs may finish within it"),
-    },
-)
-
 PASSTHROUGH = Section(
     Passthrough,
     {"allow": Key("allow", OneOrMany(PATH_GLOB, 100), "only what controls an engine is closed, by its path or a glob")},
@@ -181,6 +171,7 @@ LIMITS = Section(
         "head_max": Key("head_bytes_max", size("1KiB", "16MiB"), "a head is held in memory until it is whole"),
         "head_timeout": Key("head_s_max", duration("100ms", "1h"), "who sends no whole head only holds a connection"),
         "body_timeout": Key("body_s_max", duration("100ms", "1h"), "who sends no whole body holds a connection and memory"),
+        "buffer_max": Key("buffer_bytes_max", size("1MiB", "64GiB"), "it is memory that slow clients take"),
         "tokenizer_backlog_max": Key("tokenizer_backlog_max", integer(1, 1_000_000), "more would wait for the count alone"),
         "tokenizer_backlog_bytes_max": Key(
             "tokenizer_backlog_bytes_max", size("1KiB", "4GiB"), "more would wait for the count alone"
@@ -220,6 +211,7 @@ POLICY = Section(
         "scrape": Key("scrape", SCRAPE, "it says how replicas are measured"),
         "relay": Key("relay", RELAY, "it is the path to a replica and back"),
         "passthrough": Key("passthrough", PASSTHROUGH, "it opens paths that control engines"),
+        "health": Key("health", HEALTH, "it says when a replica that fails is left alone"),
         "limits": Key("limits", LIMITS, "they bound what one process holds"),
         "store": Key("store", STORE, "it says how proxies share what they know"),
         "tokenizer": Key("tokenizer", TEXT, "it is a folder or a model name"),

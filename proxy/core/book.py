@@ -13,6 +13,7 @@ from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.feedback import Feedback
 from proxy.core.grid import FloatArray, Grid
+from proxy.core.health import SlowStart
 from proxy.core.ledger import PREFILL_DELAY_STEPS, Lease, Ledger
 from proxy.core.measurement import LAG_STEPS, Measurement
 from proxy.core.newcomers import CurveCache, Newcomer, Newcomers, rounded_ahead
@@ -45,6 +46,7 @@ class Book(Measurement):
         self.calibration = Calibration(self.grid)
         self.saturation = Saturation(spec.sequences_max, self.ledger, spec.usable_blocks)
         self.phase = ReplicaPhase.SERVING
+        self.slow_start: SlowStart | None = None
         self.binding_last = Binding.NONE
         self.kv_limited = False
         self.stale_s = stale_s
@@ -137,6 +139,8 @@ class Book(Measurement):
             return Binding.UNAVAILABLE
         if self.saturation.wedge.closed(len(self.ledger.leases), now_s):
             return Binding.WEDGED
+        if self.spared(now_s):
+            return Binding.SLOW_START
         if not self.ledger.occupied and self.reconciler.bias_blocks < 1.0:
             return Binding.NONE
         if now_s < self.feedback.burst_until_s:
@@ -149,6 +153,10 @@ class Book(Measurement):
         if headroom_ratio < 0.0 and (self.ledger.occupied or bypassed + self.prompt_blocks(demand) > self.spec.usable_blocks):
             return Binding.KV
         return Binding.NONE
+
+    def spared(self, now_s: float) -> bool:
+        """Whether it is coming back and has as much as it may."""
+        return self.slow_start is not None and self.slow_start.closed(len(self.ledger.leases), now_s)
 
     def paced_out(self, demand: Demand, curves: Curves, now_s: float) -> bool:
         """Whether the request would end together with too many others."""

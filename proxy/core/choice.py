@@ -55,7 +55,7 @@ class Blocked:
 
     def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
         """Keep the nearest miss."""
-        if binding in {Binding.UNAVAILABLE, Binding.WEDGED}:
+        if binding in {Binding.UNAVAILABLE, Binding.WEDGED, Binding.SLOW_START}:
             return  # it does not wait for this one
         self.curves[book.spec.name] = verdict.curves
         self.headrooms[book.spec.name] = verdict.headroom_ratio

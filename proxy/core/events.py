@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
+from proxy.core.health import SlowStart
 from proxy.core.lease import Lease
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import ReplicaPhase, ReplicaSample, ReplicaSpec
@@ -15,18 +16,23 @@ from proxy.core.shared import Answer, Others, Rank, Record
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFound:
-    """A replica was probed, or its facts changed: it can be admitted to, unless it is in a ``phase`` that says otherwise."""
+    """A replica was probed, or its facts changed: it can be admitted to, unless it is in a ``phase`` that says otherwise.
+
+    ``slow_start`` as for ``ReplicaChanged``.
+    """
 
     spec: ReplicaSpec
     phase: ReplicaPhase = ReplicaPhase.SERVING
+    slow_start: SlowStart | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChanged:
-    """A replica went to another phase."""
+    """A replica went to another phase. ``slow_start`` bounds what it has at a time, from now on; None: it need not be spared."""
 
     replica: str
     phase: ReplicaPhase
+    slow_start: SlowStart | None = None
 
 
 @dataclass(frozen=True, slots=True)

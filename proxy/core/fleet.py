@@ -13,6 +13,7 @@ from proxy.core.demand import Demand
 from proxy.core.events import Observed, ReplicaChanged, ReplicaEvent, ReplicaFound, ReplicaGone
 from proxy.core.feedback import Feedback
 from proxy.core.grid import Grid
+from proxy.core.health import SlowStart
 from proxy.core.kv_shape import KvLayout
 from proxy.core.ledger import Lease
 from proxy.core.newcomers import Newcomer, Newcomers
@@ -35,11 +36,19 @@ def _alike(spec: ReplicaSpec) -> Alike:
     return spec.context_tokens_max, spec.block_size, spec.kv_shape.layout, spec.name if spec.kv_layout.fitted else ""
 
 
-def forwardable(books: list[Book]) -> list[Book]:
-    """Where plain forwarding would send: what serves and moves, else what is worth waiting for, else whatever is not being drained."""
+def forwardable(books: list[Book], now_s: float) -> list[Book]:
+    """Where plain forwarding would send: what serves and moves, else what is worth waiting for, else whatever is not being drained.
+
+    One that is coming back is spared while others serve.
+    """
     kept = [book for book in books if book.phase is not ReplicaPhase.DRAINING]
     serving = [book for book in kept if book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged]
-    return serving or [book for book in kept if book.phase in AWAITED_PHASES] or kept
+    return (
+        [book for book in serving if not book.spared(now_s)]
+        or serving
+        or [book for book in kept if book.phase in AWAITED_PHASES]
+        or kept
+    )
 
 
 class Fleet:
@@ -87,6 +96,10 @@ class Fleet:
             if found:  # any name may be asked for
                 self._by_model[model] = found
         return found
+
+    def forwardable(self, model: str, now_s: float) -> list[Book]:
+        """Those of them that plain forwarding would send to."""
+        return forwardable(self.of_model(model), now_s)
 
     def enforced(self, model: str) -> bool:
         """Whether no replica of ``model`` is only observed."""
@@ -162,21 +175,23 @@ class Fleet:
         match event:
             case Observed(sample):
                 return sample.replica if self.observed(sample, now_s) else None
-            case ReplicaFound(spec, phase):
-                return spec.name if self.found(spec, now_s, phase) else None
-            case ReplicaChanged(replica, phase):
-                self.changed(replica, phase)
+            case ReplicaFound(spec, phase, slow_start):
+                return spec.name if self.found(spec, now_s, phase, slow_start) else None
+            case ReplicaChanged(replica, phase, slow_start):
+                self.changed(replica, phase, slow_start)
             case ReplicaGone(replica):
                 return replica if self.gone(replica) else None
             case _:
                 assert_never(event)
         return None
 
-    def found(self, spec: ReplicaSpec, now_s: float, phase: ReplicaPhase = ReplicaPhase.SERVING) -> bool:
+    def found(
+        self, spec: ReplicaSpec, now_s: float, phase: ReplicaPhase = ReplicaPhase.SERVING, slow_start: SlowStart | None = None
+    ) -> bool:
         """A replica was probed. True when an earlier book of that name is void."""
         old = self.books.get(spec.name)
         if old is not None and old.spec == spec:
-            old.phase = phase
+            self.changed(spec.name, phase, slow_start)
             return False
         budget = self.policy.budget
         feedback = Feedback(target_ratio=budget.preemptions_per_1000 / 1000.0, z_min=budget.z_min, z_max=budget.z_max)
@@ -190,7 +205,7 @@ class Fleet:
         self.books[spec.name] = Book(
             spec, self.model, feedback, stale_s=self.policy.scrape.stale_s, now_s=now_s, newcomers=self._newcomers[alike]
         )
-        self.books[spec.name].phase = phase
+        self.changed(spec.name, phase, slow_start)
         self._regroup()
         return old is not None
 
@@ -210,10 +225,10 @@ class Fleet:
         self._by_model.clear()
         self._observed = {model for book in self._pool if not book.spec.enforced for model in book.spec.models}
 
-    def changed(self, replica: str, phase: ReplicaPhase) -> None:
+    def changed(self, replica: str, phase: ReplicaPhase, slow_start: SlowStart | None = None) -> None:
         """A replica went to another phase; an unknown one is ignored."""
         if replica in self.books:
-            self.books[replica].phase = phase
+            self.books[replica].phase, self.books[replica].slow_start = phase, slow_start
 
     def observed(self, sample: ReplicaSample, now_s: float) -> bool:
         """Take in a scrape. True when the engine restarted and its leases are void."""

@@ -183,7 +183,7 @@ class Gate(GateParts):
 
     def _observe_only(self, event: Arrive, books: list[Book], now_s: float, effects: list[Effect]) -> None:
         """Forward at once by least outstanding requests; note what enforcing would have done on the shadow ledger."""
-        demand, serving = event.demand, forwardable(books)
+        demand, serving = event.demand, forwardable(books, now_s)
         would = None
         if serving and self.mode is not Mode.OFF:
             refused = self._tenant_refusal(demand, books, now_s) is not None
@@ -200,11 +200,11 @@ class Gate(GateParts):
         expected = self.fleet.model.output_tokens_expected(entry.demand, book.output_tokens_max(entry.demand))
         self._book_lease(entry, book, expected, effects).would = would
 
-    def _release_all(self, effects: list[Effect]) -> None:
+    def _release_all(self, now_s: float, effects: list[Effect]) -> None:
         """Nobody is held outside of enforce: who waits when the mode changes goes now."""
         for entry in list(self.queue.order()):
             self.queue.remove(entry.demand.request_id)
-            self._book_least(entry, forwardable(self.fleet.of_model(entry.demand.length_class.model)), effects)
+            self._book_least(entry, self.fleet.forwardable(entry.demand.length_class.model, now_s), effects)
 
     # ---- admissions
 
@@ -213,7 +213,7 @@ class Gate(GateParts):
         if not len(self.queue):
             return
         if self.mode is not Mode.ENFORCE:
-            self._release_all(effects)
+            self._release_all(now_s, effects)
             return
         books = self.fleet.fresh(now_s)
         for choice in self.placement.choices(books, now_s, look_behind=look_behind):
@@ -295,7 +295,7 @@ class Gate(GateParts):
             return
         entry = Waiting(demand, now_s, opened.lease.streaming, opened.forecast, 0.0, excluded)
         if not self.enforces(demand.tenant):
-            self._book_least(entry, forwardable(self.fleet.of_model(demand.length_class.model)), effects, opened.lease.would)
+            self._book_least(entry, self.fleet.forwardable(demand.length_class.model, now_s), effects, opened.lease.would)
             return
         self.queue.push(entry, front=True)
 

@@ -20,13 +20,14 @@ from proxy.core.policy_classes import (
     TokenRange,
     TrafficClass,
 )
+from proxy.core.policy_relay import Health, Relay
 from proxy.core.policy_tenants import Auth, TenantPolicy, Tenants, TenantSource
 
 # The whole policy is imported from here, whichever file a part of it stands in.
 __all__ = [
-    "DEFAULT_CLASS", "KIB", "MIB", "Auth", "Budget", "ClassQueue", "Degrade", "ErrorDetail", "Facts", "Fallback", "Limits", "Match",
-    "Network", "Policy", "Queue", "Relay", "ReplicaPolicy", "Saturated", "Scrape", "Store", "TenantPolicy", "TenantSource", "Tenants",
-    "TokenRange", "TrafficClass",
+    "DEFAULT_CLASS", "KIB", "MIB", "Auth", "Budget", "ClassQueue", "Degrade", "ErrorDetail", "Facts", "Fallback", "Health", "Limits",
+    "Match", "Network", "Policy", "Queue", "Relay", "ReplicaPolicy", "Saturated", "Scrape", "Store", "TenantPolicy", "TenantSource",
+    "Tenants", "TokenRange", "TrafficClass",
 ]  # fmt: skip
 
 KIB, MIB = 1024, 1024 * 1024
@@ -110,20 +111,6 @@ class AnswerHeaders(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
-    """The path to a replica and back."""
-
-    # A TCP connect within a data centre takes a millisecond; five seconds span two lost SYNs.
-    connect_s: float = 5.0
-    # Two further replicas: when three refuse, the fault is hardly theirs, and each try delays the client.
-    reroutes_max: int = 2
-    # Load balancers need some seconds to see that /ready turned 503; until then requests still come.
-    drain_accept_s: float = 10.0
-    # A long answer's worth, counted from the end of drain_accept. Kubernetes must allow the sum (deploy/README.md).
-    grace_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
 class Passthrough:
     """What is forwarded that would be closed."""
 
@@ -144,6 +131,8 @@ class Limits:
     head_s_max: float = 10.0
     # And a second more for each KiB that came, so that a large body on a slow line is not cut off.
     body_s_max: float = 30.0
+    # Answers that came faster than their clients read: 256 KiB each for a thousand slow ones. A replica waits for the rest.
+    buffer_bytes_max: int = 256 * MIB
     # A prompt of 1k tokens takes about 1 ms: a quarter of a second's work. Beyond it a bound from the byte length must do.
     tokenizer_backlog_max: int = 256
     # Under two seconds of work: two threads tokenize about 5 MB of new text a second.
@@ -190,6 +179,7 @@ class Policy:
     scrape: Scrape = field(default_factory=Scrape)
     relay: Relay = field(default_factory=Relay)
     passthrough: Passthrough = field(default_factory=Passthrough)
+    health: Health = field(default_factory=Health)
     limits: Limits = field(default_factory=Limits)
     store: Store = field(default_factory=Store)
     tokenizer: str | None = None  # a folder or a model name; None: as the replica's /v1/models tells

@@ -16,12 +16,13 @@ class ReplicaPhase(StrEnum):
     PROBING = "probing"
     SERVING = "serving"
     UNREACHABLE = "unreachable"
-    DRAINING = "draining"
+    DRAINING = "draining"  # an operator's word: nobody new is sent there
+    EJECTED = "ejected"  # it failed requests, and is left alone for a moment (core.health)
     STALLED = "stalled"  # takes connections and has answered nothing for a while: nobody is sent there, nobody refused for it
     WEDGED = "wedged"  # serving, by every look at it, but nothing moves (core.wedge): only shown, no book is put into it
 
 
-AWAITED_PHASES = frozenset({ReplicaPhase.SERVING, ReplicaPhase.STALLED})  # worth waiting for
+AWAITED_PHASES = frozenset({ReplicaPhase.SERVING, ReplicaPhase.STALLED, ReplicaPhase.EJECTED})  # worth waiting for
 
 
 @dataclass(frozen=True, slots=True)

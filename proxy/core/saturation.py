@@ -53,6 +53,7 @@ class Binding(StrEnum):
     RECOVERY = "cache_recovery"
     PEERS = "peers"
     WEDGED = "wedged"
+    SLOW_START = "slow_start"
     UNAVAILABLE = "unavailable"
 
 

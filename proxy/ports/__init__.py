@@ -9,6 +9,8 @@ from proxy.core.events import Event, Reserve
 from proxy.core.replica import ReplicaFacts, ReplicaSample
 from proxy.ports.policy import PolicyState
 from proxy.ports.record import RequestRecord
+from proxy.ports.relay import RelayState
+from proxy.ports.replica_state import ReplicaState
 from proxy.ports.store import StoreState
 from proxy.wire.call import Call
 from proxy.wire.connection_faults import ConnectionFault
@@ -87,15 +89,17 @@ class TokenCounter(Protocol):
 
 
 class UpstreamError(Exception):
-    """The replica could not be spoken to. ``kind`` is one of connect, timeout, reset, protocol.
+    """The replica could not be spoken to. ``kind`` is one of connect, timeout, reset, protocol, request (the request's own fault).
 
     ``answered`` is True once any byte of the response head was received; ``reused`` when an idle kept-alive connection failed before
-    the first response byte, so that the same request may be sent again on a fresh one.
+    the first response byte, so that the same request may be sent again on a fresh one. ``limit`` is the policy key of the patience that
+    ended, of kind timeout; "" for any other.
     """
 
-    def __init__(self, kind: str, detail: str, *, answered: bool = False, reused: bool = False) -> None:
+    def __init__(self, kind: str, detail: str, *, answered: bool = False, reused: bool = False, limit: str = "") -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind = kind
+        self.limit = limit
         self.answered = answered
         self.reused = reused
 
@@ -118,8 +122,18 @@ class UpstreamResponse(Protocol):
 class Upstream(Protocol):
     """The client side of the relay."""
 
-    async def open(self, base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes) -> UpstreamResponse:
-        """Send a request and wait for the response head. Raises UpstreamError."""
+    async def open(
+        self, base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes, *, once: bool = False
+    ) -> UpstreamResponse:
+        """Send a request and wait for the response head. Raises UpstreamError.
+
+        ``once``: it goes over a connection of its own, for one that was kept may be closed just then, and sending anew is not allowed.
+        """
+        ...
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of answers that lie here because their clients read slowly."""
         ...
 
     def forget(self, base_url: str) -> None:
@@ -183,41 +197,6 @@ class LeaseStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaState:
-    """One replica at this moment, for metrics. Blocks; None where it is not known."""
-
-    name: str
-    phase: str
-    enforced: bool
-    usable_blocks: int | None = None
-    forecast_peak_blocks: float | None = None
-    ledger_low_blocks: float | None = None
-    ledger_high_blocks: float | None = None
-    measured_blocks: float | None = None
-    bias_blocks: float | None = None
-    z: float | None = None
-    leases: int = 0
-    running: int | None = None
-    waiting: int | None = None
-    preemptions_total: int = 0
-    cache_recoveries_total: int = 0
-    sample_age_s: float | None = None
-    steps_per_s: float | None = None
-    step_s: float | None = None  # forecast of a step at this moment's load, prefill aside; None: nothing measured yet
-    prefill_token_s: float | None = None
-    prefill_tokens: float | None = None
-    prefill_tokens_max: float | None = None
-    seats: int | None = None
-    engine_queue: float | None = None
-    foreign_sequences: int | None = None
-    second_proxy: bool | None = None
-    binding: str = ""
-    prefix_hit_tokens_expected_total: int | None = None
-    prefix_hit_tokens_counted_total: float | None = None
-    prefix_hit_credit_ratio: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessState:
     """The process at this moment, for metrics."""
 
@@ -245,6 +224,7 @@ class ProcessState:
     background_leases: int = 0  # responses that go on after their answer
     store: StoreState | None = None  # None: this proxy is alone
     policy: PolicyState = field(default_factory=PolicyState)
+    relay: RelayState = field(default_factory=RelayState)
     mode_override_left_s: float | None = None  # None: the policy file rules
     drain_override_left_s: tuple[tuple[str, float], ...] = ()  # by replica
 

@@ -22,9 +22,9 @@ from proxy.serving.relay import RelayEnd, RelayHooks, RelayResult, relay
 from proxy.serving.response_routes import ResponseRoutes
 from proxy.serving.services import Services, send_answer
 from proxy.wire.answer_forms import form_of
-from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT, answer, context_overflow, model_not_found
+from proxy.wire.answers import answer, context_overflow, model_not_found
 
-REFUSED_BY_REPLICA = frozenset({429, 503})  # its own full queue: backpressure, another replica may take it
+NOBODY_ELSE = frozenset({Outcome.UPSTREAM_FAILED, Outcome.NO_REPLICA})  # why a reroute finds no place
 EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
 
 Place = AbstractAsyncContextManager[Admission]
@@ -161,21 +161,35 @@ class Calls:
         services, intake = self._services, course.intake
         unasked = intake.call.stream and not intake.call.usage_wanted
         hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else RelayHooks()
+        services.attempts.begin()
         while True:
             replica = course.replica = admission.lease.replica
-            last = not self._others(admission)
-            refuse = frozenset[int]() if last else REFUSED_BY_REPLICA
+            others = self._others(admission)
+            refuse = services.attempts.refused(others=others)
             fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
             result = await self._send_to(course, replica, hooks, receive, send, fingerprint=fingerprint, refuse=refuse)
             course.result = result
             self._fingerprints.learn(replica, intake.call.kind, result)
-            if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD}:
-                return
-            if result.ended is RelayEnd.FAILED_BEFORE_HEAD:
-                services.watcher_of(replica).suspect()
-            if last:
-                raise ShedError(self._upstream_failed(result))
-            await services.guard.run(Part.GATE, admission.reroute(), EXPECTED)
+            if not services.attempts.again(replica, result, others=others):
+                break
+            try:
+                await services.guard.run(Part.GATE, admission.reroute(), EXPECTED)
+            except ShedError as shed:
+                if result.kept is None or shed.refusal.outcome not in NOBODY_ELSE:
+                    raise
+                break
+            course.reroutes += 1
+        await self._show(course, result, send, others=others)
+
+    async def _show(self, course: Course, result: RelayResult, send: Send, *, others: bool) -> None:
+        """The last attempt is over: where the client has seen nothing, it gets the replica's own answer, else ours."""
+        if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD}:
+            return
+        if result.kept is None:
+            raise ShedError(self._services.attempts.failure(result, others=others))
+        own = answer_headers(self._services, course) or ()
+        course.result = replace(result, ended=RelayEnd.COMPLETED, started=True, bytes_sent=len(result.kept.body))
+        await send_answer(send, replace(result.kept, headers=(*result.kept.headers, *own)))
 
     def _others(self, admission: Admission) -> bool:
         """Whether the gate would place it on another replica, so that this one's refusal need not be the client's answer."""
@@ -201,22 +215,33 @@ class Calls:
     async def _static(self, course: Course, receive: Receive, send: Send) -> None:
         """Forward by least outstanding requests, a fixed number per replica: what plain forwarding would do."""
         services, intake = self._services, course.intake
+        attempts, tried = services.attempts, set[str]()
 
         def load() -> dict[str, int]:
             if course.home is not None:
-                return {course.home: services.outstanding.on(course.home)}
-            return services.outstanding.load(intake.model or None) or services.outstanding.load()
+                return {} if course.home in tried else {course.home: services.outstanding.on(course.home)}
+            gone = frozenset(tried)
+            return services.outstanding.load(intake.model or None, gone) or services.outstanding.load(excluded=gone)
 
+        if not load():
+            raise ShedError(services.dispatcher.gate.shedding.no_replica_for(intake.model))
         capped = services.dispatcher.gate.enforces(intake.tenant)
-        async with services.static_cap.place(load, services.policy.queue.wait_s_max, capped=capped) as place:
-            if place is None:
-                raise ShedError(self._static_full())
-            course.replica = place.replica
-            with services.outstanding.sent(place.replica):
-                course.result = await self._send_to(course, place.replica, RelayHooks(), receive, send)
-        if course.result.ended is RelayEnd.FAILED_BEFORE_HEAD:
-            services.watchers[place.replica].suspect()
-            raise ShedError(self._upstream_failed(course.result))
+        attempts.begin()
+        again = True
+        while again:
+            async with services.static_cap.place(load, services.policy.queue.wait_s_max, capped=capped) as place:
+                if place is None:
+                    raise ShedError(self._static_full())
+                course.replica, course.reroutes = place.replica, len(tried)
+                tried.add(place.replica)
+                others = len(tried) <= services.policy.relay.reroutes_max and bool(load())
+                refuse = attempts.refused(others=others)
+                with services.outstanding.sent(place.replica):
+                    course.result = result = await self._send_to(
+                        course, place.replica, RelayHooks(), receive, send, refuse=refuse
+                    )
+                    again = attempts.again(place.replica, result, others=others)
+        await self._show(course, result, send, others=others)
         course.conclude()
 
     def _static_full(self) -> Refusal:
@@ -227,23 +252,14 @@ class Calls:
             unit="requests", policy_key="limits.static_cap_per_replica", retry_after_s=queue.wait_s_max / 2,
         )  # fmt: skip
 
-    def _upstream_failed(self, result: RelayResult) -> Refusal:
-        if result.error is not None and result.error.kind == "timeout":
-            message = f"The replica did not answer in time: {result.error}"
-            return Refusal(Outcome.UPSTREAM_FAILED, gate=GATE_UPSTREAM_TIMEOUT, message=message)
-        reason = result.error if result.error is not None else f"status {result.status}"
-        message = f"No replica could be spoken to: {reason}"
-        return Refusal(
-            Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, policy_key="relay.reroutes_max", retry_after_s=2.0
-        )
-
     # ---- ends
 
     async def _refuse(self, course: Course, refusal: Refusal, send: Send) -> None:
         services = self._services
         course.refusal, course.outcome = refusal, refusal.outcome
         shape = form_of(course.intake.route).shape
-        reply = answer(refusal, jitter=services.chance(), brief=services.brief, shape=shape)
+        left = services.attempts.left
+        reply = answer(refusal, jitter=services.chance(), brief=services.brief, retry_budget=left, shape=shape)
         if services.policy.headers is AnswerHeaders.NONE:
             reply = replace(reply, headers=tuple(field for field in reply.headers if not field[0].startswith(b"x-kvgate-")))
         course.status = reply.status

@@ -24,6 +24,7 @@ class Course:
     counted: PromptCount | None = None
     demand: Demand | None = None
     admission: Admission | None = None
+    reroutes: int = 0
     replica: str | None = None
     refusal: Refusal | None = None
     result: RelayResult | None = None
@@ -105,7 +106,7 @@ class Course:
             output_tokens=output,
             output_tokens_forecast=lease.output_tokens_forecast if lease is not None else None,
             count_source=counted.source if counted is not None else None,
-            reroutes=admission.reroutes if admission is not None else 0,
+            reroutes=self.reroutes,
             ttft_target_s=intake.traffic_class.ttft_s,
             tpot_target_s=intake.traffic_class.tpot_s,
             arrived_s=intake.arrived_s,

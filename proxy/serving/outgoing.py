@@ -21,7 +21,7 @@ def relay_request(services: Services, course: Course, replica: str, *, asks_usag
     priority = services.policy.tenants.policy_of(intake.tenant).engine_priority(asked)
     if priority != asked:
         headers, body = with_priority(headers, body, intake.call.priority, priority)
-    return RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body)
+    return RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body, repeatable=True)
 
 
 def answer_headers(services: Services, course: Course) -> Headers | None:

@@ -18,9 +18,9 @@ class Outstanding:
         self._count: Counter[str] = Counter()  # names come and go
 
     def load(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> dict[str, int]:
-        """Requests outstanding per usable replica; stalled ones only when none serves, others only when none is stalled either.
+        """Requests outstanding per usable replica; stalled and ejected ones only when none serves, others only when all are neither.
 
-        None that is being drained.
+        None that is being drained; one that is coming back only as far as it may, unless it is the only one.
         """
         names = [
             name for name, watcher in self._watchers.items()
@@ -30,7 +30,9 @@ class Outstanding:
             usable = [name for name in names if self._watchers[name].phase in wanted]
             if usable:
                 break
-        return {name: self.on(name) for name in usable or names}
+        load = {name: self.on(name) for name in usable or names}
+        unspared = {name: count for name, count in load.items() if not self._watchers[name].standing.spared(count)}
+        return unspared or load
 
     def on(self, name: str) -> int:
         """Requests of ours that the replica has now: 0 once a drained one has finished."""

@@ -24,6 +24,9 @@ class _Body(msgspec.Struct):
     model: str | None = None
 
 
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110: they change nothing, so they may be sent again
+
+
 @dataclass(frozen=True, slots=True)
 class PassThrough:
     """Serves any number of requests; the state is in ``Services``."""
@@ -54,14 +57,14 @@ class PassThrough:
             tried.add(name)
             watcher = services.watchers[name]
             sent = services.upstream_headers(name, headers)
-            request = RelayRequest(watcher.policy.url, method.encode(), target_of(scope), sent, body)
+            request = RelayRequest(watcher.policy.url, method.encode(), target_of(scope), sent, body, repeatable=method in SAFE)
             with services.outstanding.sent(name):
                 result = await relay(receive, send, services.upstream, request, clock=services.clock)
             if result.ended is not RelayEnd.FAILED_BEFORE_HEAD:
                 return
             watcher.suspect()
             error = str(result.error)
-            if result.error is not None and result.error.kind != "connect":
+            if result.error is not None and result.error.kind != "connect" and method not in SAFE:
                 break  # it may have been acted on: not ours to repeat
         if not tried:
             message = "There is no replica that could take this at the moment."

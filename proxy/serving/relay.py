@@ -8,23 +8,24 @@ the upstream client's bounded buffer.
 The relay neither retries nor builds error answers. How it ends is a closed list (``RelayEnd``), with what the caller must do:
 
 - ``completed``: nothing.
-- ``refused``: the status is one of ``refuse_statuses``; the client has seen nothing; send it elsewhere, or relay again without them.
-- ``failed_before_head``: the client has seen nothing; reroute or answer.
+- ``refused``: the status is one of ``refuse_statuses``; the client has seen nothing; send it elsewhere, or answer with ``kept``.
+- ``failed_before_head``: the client has seen nothing; reroute or answer. Of a ``repeatable`` request the head waits for the first byte of
+  the body: engines send the head of a stream before its prefill, and a replica that dies in it could not be made good any more.
 - ``failed_midstream``: of an event stream the client got an error event and the end. Of any other body the client must not take the
   part for the whole: return from the ASGI callable without another send, and the server drops the connection.
 - ``client_gone``: nothing; there is nobody to answer.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 
 from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
-from proxy.serving.client import after_head, client_leaves
+from proxy.serving.client import ClientWatch, after_head
+from proxy.serving.kept_answer import kept
 from proxy.wire.answer_forms import OPENAI, AnswerForm
 from proxy.wire.answer_usage import BodyTail, Usage
+from proxy.wire.answers import Answer
 from proxy.wire.sse import StreamObserver, UsageStripper
 
 
@@ -40,13 +41,18 @@ class RelayEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RelayRequest:
-    """What is sent: ``target`` is the raw path and query, ``body`` the whole body as it came."""
+    """What is sent: ``target`` is the raw path and query, ``body`` the whole body as it came.
+
+    ``repeatable``: no harm is done if a replica gets it twice. It may be sent anew over a fresh connection where a kept one turns out to
+    be closed, and its head is held back (see the module).
+    """
 
     base_url: str
     method: bytes
     target: bytes
     headers: Headers
     body: bytes
+    repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,8 @@ class RelayResult:
     """What happened. Times are the injected clock's seconds, None where it did not happen.
 
     ``started`` says whether the client saw a response head. ``bytes_sent`` counts body bytes. ``tokens_seen`` is an estimate until
-    ``usage`` is there. ``stream_done`` and ``stream_failed`` tell of ``[DONE]`` and an error event of the engine. ``first_token_s`` is
+    ``usage`` is there. ``kept`` is the whole answer of a replica that refused, None where it is too long to keep.
+    ``stream_done`` and ``stream_failed`` tell of ``[DONE]`` and an error event of the engine. ``first_token_s`` is
     the first event with choices, and of a body that is no stream its first byte.
     """
 
@@ -76,6 +83,7 @@ class RelayResult:
     status: int | None = None
     bytes_sent: int = 0
     error: UpstreamError | None = None
+    kept: Answer | None = None
     is_stream: bool = False
     stream_done: bool = False
     stream_failed: bool = False
@@ -88,38 +96,6 @@ class RelayResult:
     first_byte_s: float | None = None
     first_token_s: float | None = None
     last_byte_s: float | None = None
-
-
-class _ClientWatch:
-    """Cancels the task inside ``with`` when the client leaves, and swallows that one cancellation: ``gone`` tells.
-
-    Built like asyncio.timeout: a cancellation from outside is told apart by the task's count and passes through.
-    """
-
-    def __init__(self, receive: Receive) -> None:
-        self.gone = False
-        self._receive = receive
-
-    def __enter__(self) -> "_ClientWatch":
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._watcher = task.get_loop().create_task(self._watch())
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> bool:
-        self._watcher.cancel()
-        return self.gone and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
-
-    def disarm(self) -> None:
-        """The last message is about to be handed over: that the client leaves after it is no news."""
-        self._watcher.cancel()
-
-    async def _watch(self) -> None:
-        await client_leaves(self._receive)
-        self.gone = True
-        self._task.cancel()
 
 
 class _Relay:
@@ -138,6 +114,7 @@ class _Relay:
         self._started = self._is_stream = False
         self._bytes_sent = 0
         self._error: UpstreamError | None = None
+        self._kept: Answer | None = None
         self._stream: StreamObserver | None = None
         self._body: BodyTail | None = None
         self._stripper: UsageStripper | None = None
@@ -147,21 +124,30 @@ class _Relay:
         self._last_byte_s: float | None = None
 
     async def run(
-        self, upstream: Upstream, request: RelayRequest, watch: _ClientWatch, refuse_statuses: frozenset[int]
+        self, upstream: Upstream, request: RelayRequest, watch: ClientWatch, refuse_statuses: frozenset[int]
     ) -> RelayEnd:
         """Open, copy, close."""
+        once = not request.repeatable
         try:
-            response = await upstream.open(request.base_url, request.method, request.target, request.headers, request.body)
+            response = await upstream.open(
+                request.base_url, request.method, request.target, request.headers, request.body, once=once
+            )
         except UpstreamError as exc:
             self._error = exc
             return RelayEnd.FAILED_BEFORE_HEAD
         try:
-            self._status = response.status
             if response.status in refuse_statuses:
+                self._status, self._kept = response.status, await kept(response)
                 return RelayEnd.REFUSED
+            try:
+                first = None if once else await response.read()
+            except UpstreamError as exc:
+                self._error = exc
+                return RelayEnd.FAILED_BEFORE_HEAD
+            self._status = response.status
             await self._start(response, request.base_url.encode())
             try:
-                await self._copy(response)
+                await self._copy(response, first)
             except UpstreamError as exc:
                 self._error = exc
                 await self._end_cut_off(watch)
@@ -196,10 +182,11 @@ class _Relay:
         self._started = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def _copy(self, response: UpstreamResponse) -> None:
+    async def _copy(self, response: UpstreamResponse, first: bytes | None) -> None:
         read, send, now_s = response.read, after_head(self._send), self._clock.now_s
         stream, body, stripper, on_progress = self._stream, self._body, self._stripper, self._hooks.on_progress
-        while data := await read():
+        data = await read() if first is None else first
+        while data:
             self._last_byte_s = now_s()
             if self._first_byte_s is None:
                 self._note_first_byte()
@@ -211,13 +198,13 @@ class _Relay:
                     on_progress(stream.tokens_seen)
                 if stripper is not None:
                     data = stripper.feed(data)
-                    if not data:
-                        continue
             elif body is not None:
                 body.feed(data)
-            self._last_sent = data
-            self._bytes_sent += len(data)
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            if data:  # the stripper may have taken all of it
+                self._last_sent = data
+                self._bytes_sent += len(data)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            data = await read()
 
     def _note_first_byte(self) -> None:
         self._first_byte_s = self._last_byte_s
@@ -226,7 +213,7 @@ class _Relay:
         if self._hooks.on_first_byte is not None:
             self._hooks.on_first_byte()
 
-    async def _end_cut_off(self, watch: _ClientWatch) -> None:
+    async def _end_cut_off(self, watch: ClientWatch) -> None:
         """Tell the client of an event stream that it is cut off; leave any other response unfinished."""
         if not self._is_stream:
             return
@@ -253,6 +240,7 @@ class _Relay:
             status=self._status,
             bytes_sent=self._bytes_sent,
             error=self._error,
+            kept=self._kept,
             is_stream=self._is_stream,
             stream_done=stream is not None and stream.done,
             stream_failed=stream is not None and stream.failed,
@@ -292,7 +280,7 @@ async def relay(
     stripper = UsageStripper(fingerprint) if strip_usage else None
     state = _Relay(send, clock, hooks, stripper=stripper, extra_headers=extra_headers or [], form=form)
     ended = RelayEnd.CLIENT_GONE
-    with _ClientWatch(receive) as watch:
+    with ClientWatch(receive) as watch:
         try:
             ended = await state.run(upstream, request, watch, refuse_statuses)
         except OSError:  # what ASGI servers of spec 2.4 raise from send once the client has left

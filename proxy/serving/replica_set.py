@@ -233,6 +233,7 @@ class ReplicaSet:
             task.cancel()
         del self.credentials[name]
         self._close_later(self._parts.pop(name).feed, running)
+        watcher.standing.forget()
         self._tell_gone(watcher)
         self._forget_unused(watcher.policy.url)
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from proxy.core.health import Outliers
 from proxy.core.policy import Auth, ErrorDetail, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
 from proxy.ports.record import RequestRecord
 from proxy.serving.access import AdminAccess
+from proxy.serving.attempts import Attempts
 from proxy.serving.client import NamedSend
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
@@ -41,6 +43,8 @@ class Services:
     guard: Guard
     static_cap: StaticCap
     replicas: ReplicaSet
+    attempts: Attempts
+    outliers: Outliers
     watchers: Mapping[str, ReplicaWatcher]
     switches: Switches
     history: History

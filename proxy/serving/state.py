@@ -2,7 +2,9 @@
 
 from proxy.core.override import MODE
 from proxy.core.shared import Answer
-from proxy.ports import ProcessState, ReplicaState
+from proxy.ports import ProcessState
+from proxy.ports.relay import RelayState
+from proxy.ports.replica_state import ReplicaState
 from proxy.ports.store import StoreState
 from proxy.serving.exchange import Exchange
 from proxy.serving.services import Services
@@ -47,6 +49,7 @@ def process_state(services: Services) -> ProcessState:
             ("limits.head_max", limits.head_bytes_max),
             ("limits.head_timeout", limits.head_s_max),
             ("limits.body_timeout", limits.body_s_max),
+            ("limits.buffer_max", limits.buffer_bytes_max),
             ("limits.tokenizer_backlog_max", limits.tokenizer_backlog_max),
             ("limits.tokenizer_backlog_bytes_max", limits.tokenizer_backlog_bytes_max),
             ("limits.responses_max", limits.responses_max),
@@ -58,6 +61,19 @@ def process_state(services: Services) -> ProcessState:
         drain_override_left_s=tuple((name, one.until_s - now_s) for name, one in overrides.drains(now_s).items()),
         policy=services.live.state(),
         store=None if services.exchange is None else store_state(services.exchange, now_s),
+        relay=_relay_state(services, now_s),
+    )
+
+
+def _relay_state(services: Services, now_s: float) -> RelayState:
+    """How replicas are spoken to."""
+    attempts, ejections = services.attempts, services.outliers.ejections
+    return RelayState(
+        retries_left=attempts.budget.left(now_s),
+        retries_refused_total=attempts.budget.refused_total,
+        timeouts_total=dict(attempts.timeouts),
+        buffered_bytes=services.upstream.buffered_bytes,
+        ejections_total=tuple((name, reason.value, times) for name, by in ejections.items() for reason, times in by.items()),
     )
 
 

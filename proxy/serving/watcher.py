@@ -5,7 +5,8 @@ it is probed again every ``PROBE_S``. One that takes connections and is only lat
 for ``LATE_S_MAX``, not on its streams either, and is scraped on. Nobody is sent to either kind, and both are used at once when they
 answer; but for a stalled one requests wait in the queue, as long as they may, instead of being told that there is none. One that answers
 and does nothing is shown as *wedged* (``core.wedge``). Of several data-parallel engines what happens to the server is told of all, and one
-that stands still while others move is *wedged* by itself. One that is drained is looked at as before and gets nobody new.
+that stands still while others move is *wedged* by itself. One that is drained, or ejected for failing requests, is looked at as before
+(``serving.standing``).
 
 Where several proxies share the replicas, one of them scrapes each at a time (``ports.store.ScrapeTurns``) and the others hear of it. Every
 proxy probes for itself.
@@ -20,7 +21,8 @@ from dataclasses import replace
 
 from proxy.core.book import Book
 from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
-from proxy.core.policy import ReplicaPolicy, Scrape
+from proxy.core.health import Outliers
+from proxy.core.policy import Health, ReplicaPolicy, Scrape
 from proxy.core.replica import AWAITED_PHASES, ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.ports import ReplicaFeed, ReplicaUnreachableError
 from proxy.ports.store import ScrapeTurns
@@ -30,6 +32,7 @@ from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.ranks import engines_apart, split_sample, split_spec
 from proxy.serving.replica_spec import spec_of
 from proxy.serving.second_proxy import SecondProxyWatch
+from proxy.serving.standing import Standing
 
 FAILURES_MAX = 3
 LATE_S_MAX = 10.0  # a busy API server was seen to answer after 4 s. One whose engine outran it was silent for 40 s, and came back
@@ -47,11 +50,11 @@ class ReplicaWatcher:
     def __init__(
         self, policy: ReplicaPolicy, scrape: Scrape, feed: ReplicaFeed, dispatcher: Dispatcher, guard: Guard,
         report: Callable[[ReplicaFacts, ReplicaPolicy], None], turns: ScrapeTurns | None = None,
+        outliers: Outliers | None = None,
     ) -> None:  # fmt: skip
         self.policy = policy
         self.name = policy.name
-        self._drained_by: set[str] = set()
-        self._seen = ReplicaPhase.PROBING  # by looking at it
+        self.standing = Standing(policy.name, outliers or Outliers(Health()), dispatcher.clock)
         self.facts: ReplicaFacts | None = None
         self.failures = 0  # looks that failed since one did not
         self._refusals = 0  # the latest of them that failed otherwise than by being late
@@ -78,26 +81,31 @@ class ReplicaWatcher:
 
     @property
     def phase(self) -> ReplicaPhase:
-        """How it is used: as it was seen, unless it is being drained."""
-        return ReplicaPhase.DRAINING if self.draining and self._seen in AWAITED_PHASES else self._seen
+        """How it is used."""
+        return self.standing.phase
 
     @property
     def draining(self) -> bool:
         """Whether there is a reason to send nobody there."""
-        return bool(self._drained_by)
+        return self.standing.draining
 
     def drain(self, reason: str = BY_OPERATOR) -> None:
         """Send nobody there any more; what runs there finishes (``Outstanding.on`` tells how much). Idempotent for one reason."""
-        self._drain(self._drained_by | {reason}, reason)
+        if self.standing.drain(reason):
+            self._tell_phase()
 
     def resume(self, reason: str = BY_OPERATOR) -> None:
         """Use it again, unless there is another reason not to. Idempotent."""
-        self._drain(self._drained_by - {reason}, reason)
+        if self.standing.resume(reason):
+            self._tell_phase()
 
-    def _drain(self, reasons: set[str], reason: str) -> None:
-        before, self._drained_by = self.draining, reasons
-        if before is not self.draining:
-            log.warning("replica.%s replica=%s reason=%s", "resumes" if before else "drains", self.name, reason)
+    def answered_request(self) -> None:
+        """It answered a request."""
+        self.standing.answered()
+
+    def failed_request(self, why: str) -> None:
+        """It failed a request, and may be ejected for it."""
+        if self.standing.failed(why):
             self._tell_phase()
 
     def follow(self, scrape: Scrape) -> None:
@@ -109,7 +117,8 @@ class ReplicaWatcher:
         """It is described otherwise from now on; at another address it is another engine. Not to be called while ``run`` runs."""
         if policy.url != self.policy.url:
             self.facts, self.fault, self._specs = None, None, ()
-            self._seen, self.failures, self._refusals = ReplicaPhase.PROBING, 0, 0
+            self.standing.forget()
+            self.failures, self._refusals = 0, 0
             self.found.clear()
             self._wedged.clear()
             self._second.clear()
@@ -133,7 +142,9 @@ class ReplicaWatcher:
         turn = -1  # whatever it was before, it is probed first
         while True:
             turn += 1
-            if self._seen in AWAITED_PHASES and turn % self._scrape.probe_every:
+            if self.standing.returns():
+                self._tell_phase()
+            if self.standing.seen in AWAITED_PHASES and turn % self._scrape.probe_every:
                 if await self._ours():
                     await self._guarded(self._sample_once())
                     await self._pause(self._scrape.interval_s)
@@ -183,7 +194,7 @@ class ReplicaWatcher:
             self._report(facts, self.policy)
         self.facts = facts
         self._answered()
-        self._seen = ReplicaPhase.SERVING
+        self.standing.see(ReplicaPhase.SERVING, facts.models)
         self._tell_specs(split_spec(spec_of(facts, self.policy, self.name), engines_apart(facts)))
         self.found.set()
 
@@ -198,7 +209,7 @@ class ReplicaWatcher:
                 self._wedged.discard(spec.name)
         self.history = {name: self.history.get(name, deque(maxlen=HISTORY_MAX)) for name in self.names}
         for spec in specs:
-            self._tell(ReplicaFound(spec, self.phase))
+            self._tell(ReplicaFound(spec, self.phase, self.standing.slow_start))
 
     async def _sample_once(self) -> bool:
         try:
@@ -212,7 +223,7 @@ class ReplicaWatcher:
         self._several(sample)
         for of_engine in split_sample(sample, self.names):
             self._tell(Observed(of_engine))
-        if self._seen is ReplicaPhase.STALLED:
+        if self.standing.seen is ReplicaPhase.STALLED:
             log.warning("replica.answers_again replica=%s", self.name)
             self._enter(ReplicaPhase.SERVING)
         for book in self.books():
@@ -266,20 +277,21 @@ class ReplicaWatcher:
         if streamed != self._streamed:
             self._streamed, self._heard_s = streamed, self._dispatcher.clock.now_s()
         silent = self._dispatcher.clock.now_s() - self._heard_s >= LATE_S_MAX
-        if self._seen in AWAITED_PHASES and self._refusals >= FAILURES_MAX:
+        seen = self.standing.seen
+        if seen in AWAITED_PHASES and self._refusals >= FAILURES_MAX:
             log.error("replica.unreachable replica=%s reason=%s", self.name, reason)
             self._enter(ReplicaPhase.UNREACHABLE)
-        elif self._seen is ReplicaPhase.SERVING and late and silent and self.failures >= FAILURES_MAX:
+        elif seen is ReplicaPhase.SERVING and late and silent and self.failures >= FAILURES_MAX:
             log.error("replica.stalled replica=%s reason=%s", self.name, reason)
             self._enter(ReplicaPhase.STALLED)
 
     def _enter(self, phase: ReplicaPhase) -> None:
-        self._seen = phase
+        self.standing.see(phase, () if self.facts is None else self.facts.models)
         self._tell_phase()
 
     def _tell_phase(self) -> None:
         for name in self.names:
-            self._tell(ReplicaChanged(name, self.phase))
+            self._tell(ReplicaChanged(name, self.phase, self.standing.slow_start))
 
     def _tell(self, event: Observed | ReplicaFound | ReplicaChanged) -> None:
         self._guard.run_now(Part.GATE, lambda: self._dispatcher.feed(event))

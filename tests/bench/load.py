@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
+from proxy.adapters.upstream_bounds import Patience
 from proxy.ports import UpstreamError, UpstreamResponse
 from proxy.wire.sse import StreamObserver
 
@@ -133,7 +134,7 @@ def summarise(records: Sequence[Record], elapsed_s: float) -> Summary:
 
 def new_upstream() -> HttpUpstream:
     """Return a client without bounds that a loaded engine could meet."""
-    return HttpUpstream(UpstreamLimits(connect_s_max=30.0, head_s_max=SILENCE_S_MAX, read_idle_s_max=SILENCE_S_MAX))
+    return HttpUpstream(UpstreamLimits(connect_s_max=30.0, patience=Patience(SILENCE_S_MAX, SILENCE_S_MAX)))
 
 
 async def send(upstream: HttpUpstream, base_url: str, request: LoadRequest) -> Record:

@@ -27,9 +27,11 @@ def ranks_sent(proxy: RunningProxy) -> list[bytes | None]:
     upstream = proxy.services.upstream
     opened = upstream.open
 
-    async def open_noting(base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes) -> UpstreamResponse:
+    async def open_noting(
+        base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes, *, once: bool = False
+    ) -> UpstreamResponse:
         seen.append(dict(headers).get(RANK))
-        return await opened(base_url, method, target, headers, body)
+        return await opened(base_url, method, target, headers, body, once=once)
 
     upstream.open = open_noting  # type: ignore[method-assign]
     return seen

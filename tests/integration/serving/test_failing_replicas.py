@@ -27,7 +27,7 @@ DEATHS: dict[str, tuple[bytes, bool, Outcome, int | None]] = {
     # what the replica says before it dies, whether the request streams, how it ends, what the client is told
     "at once": (b"", True, Outcome.UPSTREAM_FAILED, 502),
     "in the head": (b"HTTP/1.1 200 OK\r\ncontent-", True, Outcome.UPSTREAM_FAILED, 502),
-    "after the head": (SSE_HEAD, True, Outcome.CUT_OFF, 200),
+    "after the head": (SSE_HEAD, True, Outcome.UPSTREAM_FAILED, 502),  # a stream's head comes before its prefill
     "mid-stream": (SSE_HEAD + b"%x\r\n%b\r\n" % (len(EVENT), EVENT), True, Outcome.CUT_OFF, 200),
     "in an event": (SSE_HEAD + b"a\r\n" + EVENT[:10] + b"\r\n", True, Outcome.CUT_OFF, 200),
     "in a body": (

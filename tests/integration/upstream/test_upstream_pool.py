@@ -107,44 +107,23 @@ async def test_a_stall_of_our_own_process_is_no_time_out() -> None:
         assert await read_all(await posting) == b"hello"
 
 
-async def test_no_head_in_time() -> None:
-    async with ScriptedUpstream.running(Peer.until_gone) as server, client(head_s_max=0.02) as upstream:
-        with pytest.raises(UpstreamError) as caught:
-            await post(upstream, server)
-        assert caught.value.kind == "timeout"
-        await asyncio.wait_for(server.peers[0].gone.wait(), 5)
+async def test_what_may_not_be_sent_twice_goes_over_a_connection_of_its_own() -> None:
+    connections = 0
 
-
-async def test_a_body_that_is_not_taken_in_time() -> None:
     async def script(peer: Peer) -> None:
-        peer.writer.transport.pause_reading()
-        await asyncio.Event().wait()
+        nonlocal connections
+        connections += 1
+        while True:
+            await peer.request()
+            await peer.send(OK)
 
-    async with ScriptedUpstream.running(script) as server, client(head_s_max=0.05) as upstream:
-        with pytest.raises(UpstreamError, match="timeout"):
-            await post(upstream, server, b"x" * 50_000_000)
-
-
-async def test_a_silent_stream() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(CHUNKED + b"3\r\nabc\r\n")
-        await peer.until_gone()
-
-    async with ScriptedUpstream.running(script) as server, client(read_idle_s_max=0.5) as upstream:
-        response = await post(upstream, server)
-        assert await response.read() == b"abc"
-        with pytest.raises(UpstreamError, match="timeout"):
-            await response.read()
-        await asyncio.wait_for(server.peers[0].gone.wait(), 5)
-        response.close()
-
-
-async def test_a_slow_reader_is_no_silent_stream() -> None:
-    async with ScriptedUpstream.running(answering(OK)) as server, client(read_idle_s_max=0.01) as upstream:
-        response = await post(upstream, server)
-        await asyncio.sleep(0.05)
-        assert await read_all(response) == b"hello"
+    async with ScriptedUpstream.running(script) as server, client(connections_max=2) as upstream:
+        for once_only in (False, False, True, True):
+            response = await upstream.open(server.url, b"POST", b"/", [], b"", once=once_only)
+            assert await read_all(response) == b"hello"
+        assert connections == 3
+        assert await read_all(await upstream.open(server.url, b"POST", b"/", [], b"")) == b"hello"
+        assert connections == 3
 
 
 async def test_a_reader_that_stops_stops_the_upstream() -> None:

@@ -13,8 +13,9 @@ from proxy.core.outcome import Mode, Outcome
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.shared import Answer
-from proxy.ports import ProcessState, ReplicaState
+from proxy.ports import ProcessState
 from proxy.ports.record import RequestRecord
+from proxy.ports.replica_state import ReplicaState
 from proxy.ports.store import ProxyCard, StoreFault, StorePhase, StoreState
 
 RECORD = RequestRecord(

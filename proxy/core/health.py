@@ -1,0 +1,230 @@
+"""Which replicas are left alone for a while because they fail requests, and how they come back.
+
+A replica that answers its scrapes may still fail what it is sent. It is *ejected* when, counted since it was last taken in,
+
+    failures in a row >= failures_max                              (``SLOW_START_FAILURES_MAX`` while it is coming back), or
+    failures / requests >= failure_ratio_max over ``WINDOW_S``     with requests_min of them,
+
+and the others of its pool fail less than half as often over the same time: what fails everywhere is the requests' fault. What counts as
+a failure the driver says (``serving.attempts``): never a 4xx, never the engine's own full queue.
+
+An ejection lasts ``eject * 2^n`` up to ``eject_max``, n being those before it since the replica was last well for ``eject_max``. Then it
+comes back with a *slow start*: at most ``2^(RAMP_DOUBLINGS * t / slow_start)`` requests at a time, t after its return.
+
+Panic. No replica is ejected if then more than ``eject_ratio_max`` of the replicas of one of its models were out, for whatever reason;
+if others go out meanwhile, the ejected ones are used again at once. So the last one is never ejected.
+
+Fails: a replica that hangs without an error fails nothing until its requests time out; ``core.wedge`` and the watcher see that sooner.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+
+from proxy.core.policy_relay import Health
+
+WINDOW_S = 10.0
+SLOW_START_FAILURES_MAX = 2  # it has been bad just now; one failure may still be an accident
+PEERS_BETTER_RATIO = 0.5
+RAMP_DOUBLINGS = 10.0  # from 1 to 1024: more than an engine runs at a time
+
+
+class EjectReason(StrEnum):
+    """Why a replica was ejected; a metric's label."""
+
+    CONSECUTIVE = "consecutive_failures"
+    RATIO = "failure_ratio"
+    SLOW_START = "failed_in_slow_start"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStart:
+    """A bound on the requests that a replica has at a time, rising since ``since_s`` and gone after ``over_s``."""
+
+    since_s: float
+    over_s: float
+
+    def requests_max(self, now_s: float) -> float:
+        """So many at a time."""
+        elapsed_s = now_s - self.since_s
+        return inf if elapsed_s >= self.over_s else 2.0 ** (RAMP_DOUBLINGS * max(0.0, elapsed_s) / self.over_s)
+
+    def closed(self, requests: int, now_s: float) -> bool:
+        """Whether one that has ``requests`` gets no further one."""
+        return requests + 1 > self.requests_max(now_s)
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of one replica."""
+
+    models: tuple[str, ...] = ()
+    usable: bool = False  # by looking at it
+    ended: deque[tuple[float, bool]] = field(default_factory=deque)  # when, and whether it failed; of the window
+    failed: int = 0  # of those
+    in_a_row: int = 0
+    ejected_until_s: float | None = None
+    ejected_s: float = 0.0  # for how long, the last time
+    returned_s: float = -inf
+    streak: int = 0  # ejections since it was last well
+    slow_start: SlowStart | None = None
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.ended.clear()
+        self.failed = self.in_a_row = 0
+
+    def note(self, now_s: float, *, failed: bool) -> None:
+        """A request ended."""
+        self.lapse(now_s)
+        self.ended.append((now_s, failed))
+        self.failed += failed
+        self.in_a_row = self.in_a_row + 1 if failed else 0
+
+    def lapse(self, now_s: float) -> None:
+        """Forget what has left the window."""
+        while self.ended and self.ended[0][0] <= now_s - WINDOW_S:
+            self.failed -= self.ended.popleft()[1]
+
+    @property
+    def in_use(self) -> bool:
+        """Whether requests are sent there."""
+        return self.usable and self.ejected_until_s is None
+
+
+class Outliers:
+    """The replicas of one proxy by name, from when they were seen until they are forgotten. Every method is told the time."""
+
+    def __init__(self, policy: Health) -> None:
+        self.policy = policy
+        self.ejections: dict[str, dict[EjectReason, int]] = {}
+        self._records: dict[str, _Record] = {}
+
+    # ---- what is seen
+
+    def seen(self, name: str, models: Iterable[str], now_s: float, *, usable: bool, cold: bool = False) -> None:
+        """A replica went to another phase. ``cold``: it was not reachable and is again, so it starts slowly, unless it has to do it all."""
+        record = self._records.setdefault(name, _Record())
+        record.models = tuple(models)
+        if usable and not record.usable and cold and self._carried_by_others(record, now_s):
+            record.forget()
+            record.slow_start = self._ramp(now_s)
+        record.usable = usable
+
+    def forget(self, name: str) -> None:
+        """The replica is gone for good."""
+        self._records.pop(name, None)
+        self.ejections.pop(name, None)
+
+    def answered(self, name: str, now_s: float) -> None:
+        """It answered a request, by whatever status but those that count as failures."""
+        record = self._records.get(name)
+        if record is None:
+            return
+        record.note(now_s, failed=False)
+        if record.streak and now_s - record.returned_s >= self.policy.eject_s_max:
+            record.streak = 0
+
+    def failed(self, name: str, now_s: float) -> EjectReason | None:
+        """It failed a request; the reason when it is ejected for it."""
+        record = self._records.get(name)
+        if record is None:
+            return None
+        record.note(now_s, failed=True)
+        reason = self._reason(record, now_s)
+        if reason is None or not record.in_use or not self._spared(record) or not self._peers_better(record, now_s):
+            return None
+        self._eject(record, now_s)
+        counts = self.ejections.setdefault(name, {})
+        counts[reason] = counts.get(reason, 0) + 1
+        return reason
+
+    def returns(self, name: str, now_s: float) -> bool:
+        """Whether an ejected one is used again from now on: its time is over, or too many are out."""
+        record = self._records.get(name)
+        if record is None or record.ejected_until_s is None:
+            return False
+        if now_s < record.ejected_until_s and not self._panics(record):
+            return False
+        record.ejected_until_s, record.returned_s = None, now_s
+        record.forget()
+        record.slow_start = self._ramp(now_s) if self._carried_by_others(record, now_s) else None
+        return True
+
+    # ---- what is asked
+
+    def ejected(self, name: str) -> bool:
+        """Whether it gets nobody."""
+        record = self._records.get(name)
+        return record is not None and record.ejected_until_s is not None
+
+    def slow_start_of(self, name: str, now_s: float) -> SlowStart | None:
+        """How it is coming back; None when it is not."""
+        record = self._records.get(name)
+        if record is None or record.slow_start is None:
+            return None
+        if record.slow_start.requests_max(now_s) == inf:
+            record.slow_start = None
+        return record.slow_start
+
+    # ---- rules
+
+    def _reason(self, record: _Record, now_s: float) -> EjectReason | None:
+        policy = self.policy
+        if record.in_a_row >= policy.failures_max:
+            return EjectReason.CONSECUTIVE
+        slow = record.slow_start is not None and record.slow_start.requests_max(now_s) < inf
+        if slow and record.in_a_row >= SLOW_START_FAILURES_MAX:
+            return EjectReason.SLOW_START
+        requests = len(record.ended)
+        if requests >= policy.requests_min and record.failed >= policy.failure_ratio_max * requests:
+            return EjectReason.RATIO
+        return None
+
+    def _eject(self, record: _Record, now_s: float) -> None:
+        policy = self.policy
+        if record.streak and now_s - record.returned_s >= policy.eject_s_max:
+            record.streak = 0
+        record.ejected_s = min(policy.eject_s_max, policy.eject_s * 2.0 ** min(record.streak, 64))
+        record.streak += 1
+        record.ejected_until_s, record.slow_start = now_s + record.ejected_s, None
+
+    def _pools(self, record: _Record) -> Iterator[list[_Record]]:
+        """By model, the replicas that serve it."""
+        for model in record.models:
+            yield [one for one in self._records.values() if model in one.models]
+
+    def _spared(self, record: _Record) -> bool:
+        """Whether each of its pools can do without it."""
+        pools = list(self._pools(record))
+        most = self.policy.eject_ratio_max
+        return bool(pools) and all(1 + sum(not one.in_use for one in pool) <= most * len(pool) for pool in pools)
+
+    def _panics(self, record: _Record) -> bool:
+        """Whether one of its pools has too few left."""
+        return any(sum(not one.in_use for one in pool) > self.policy.eject_ratio_max * len(pool) for pool in self._pools(record))
+
+    def _peers_better(self, record: _Record, now_s: float) -> bool:
+        """Whether what it fails is served elsewhere."""
+        requests = failed = 0
+        for one in {id(one): one for pool in self._pools(record) for one in pool if one is not record}.values():
+            one.lapse(now_s)
+            requests, failed = requests + len(one.ended), failed + one.failed
+        ours = record.failed / len(record.ended)
+        return failed <= PEERS_BETTER_RATIO * ours * requests
+
+    def _carried_by_others(self, record: _Record, now_s: float) -> bool:
+        """Whether others serve all its models, that are not coming back themselves."""
+        pools = list(self._pools(record))
+        return bool(pools) and all(
+            any(one is not record and one.in_use and not self._ramping(one, now_s) for one in pool) for pool in pools
+        )
+
+    @staticmethod
+    def _ramping(record: _Record, now_s: float) -> bool:
+        return record.slow_start is not None and record.slow_start.requests_max(now_s) < inf
+
+    def _ramp(self, now_s: float) -> SlowStart | None:
+        return SlowStart(now_s, self.policy.slow_start_s) if self.policy.slow_start_s else None

@@ -1,0 +1,103 @@
+"""What an attempt at a replica says of the replica, and whether the request is tried elsewhere.
+
+Only while the client has seen nothing, and only what no harm is done by sending twice: calls that generate. Tried elsewhere is, within
+``relay.reroutes_max`` and the retry budget (``core.retry_budget``):
+
+- a replica that cannot be spoken to: connection refused or lost, a time-out, an answer that is no HTTP;
+- one that answers 5xx: counted against it (``core.health``), unless it is
+- 503, or 429: its own full queue, which is backpressure and nobody's fault.
+
+4xx are the client's to see, and never count. When nobody else is left, or the budget is used up, the client gets the last replica's own
+answer as it is where there is one, else 502, or 504 after a time-out.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from proxy.core.outcome import Outcome, Refusal
+from proxy.core.retry_budget import RetryBudget
+from proxy.ports import Clock, UpstreamError
+from proxy.serving.ranks import server_of
+from proxy.serving.relay import RelayEnd, RelayResult
+from proxy.serving.watcher import ReplicaWatcher
+from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT
+
+BACKPRESSURE = frozenset({429, 503})
+TRIED_ELSEWHERE = BACKPRESSURE | frozenset(range(500, 600))
+NOBODY = frozenset[int]()
+RETRY_S = 2.0  # health checks come every second or so
+UNSENDABLE = "request"  # the kind of error that is the request's own
+
+
+class Attempts:
+    """Judges attempts; the state is the budget, and counts for metrics."""
+
+    def __init__(self, clock: Clock, budget: RetryBudget, watchers: Mapping[str, ReplicaWatcher]) -> None:
+        self.budget = budget
+        self.timeouts: Counter[str] = Counter()  # by the policy key of the patience that was over
+        self._clock = clock
+        self._watchers = watchers
+
+    def begin(self) -> None:
+        """A request is sent for the first time."""
+        self.budget.sent(self._clock.now_s())
+
+    def refused(self, *, others: bool) -> frozenset[int]:
+        """The statuses that the client is not to see yet. ``others``: another replica could take the request."""
+        return TRIED_ELSEWHERE if others and self.left else NOBODY
+
+    @property
+    def left(self) -> bool:
+        """Whether anything may be sent a second time now: by us, or by a client that is told so."""
+        return self.budget.left(self._clock.now_s()) > 0
+
+    def again(self, replica: str, result: RelayResult, *, others: bool) -> bool:
+        """Take in how an attempt ended; True when the request is to be tried elsewhere, which draws on the budget."""
+        self._judge(self._watchers.get(server_of(replica)), result)
+        if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD} or not others:
+            return False
+        if result.error is not None and result.error.kind == UNSENDABLE:
+            return False
+        return self.budget.take(self._clock.now_s())
+
+    def _judge(self, watcher: ReplicaWatcher | None, result: RelayResult) -> None:
+        error = result.error
+        if error is not None and error.limit:
+            self.timeouts[error.limit] += 1
+        if watcher is None:  # it was taken out meanwhile
+            return
+        match result.ended:
+            case RelayEnd.CLIENT_GONE:
+                return
+            case RelayEnd.COMPLETED | RelayEnd.REFUSED:
+                if result.stream_failed or (
+                    result.status is not None and result.status >= 500 and result.status not in BACKPRESSURE
+                ):
+                    watcher.failed_request(f"status {result.status}" if not result.stream_failed else "an error in the stream")
+                elif result.status not in BACKPRESSURE:
+                    watcher.answered_request()
+            case RelayEnd.FAILED_BEFORE_HEAD | RelayEnd.FAILED_MIDSTREAM:
+                if error is not None and error.kind != UNSENDABLE and error.limit != "relay.total":  # a long answer is no fault
+                    watcher.failed_request(str(error))
+                    watcher.suspect()
+
+    def failure(self, result: RelayResult, *, others: bool) -> Refusal:
+        """What a client is told whose request no replica answered. ``others``: there was one more, but the budget did not allow it."""
+        error = result.error
+        if error is not None and error.kind == "timeout":
+            message = f"The replica did not answer in time: {error}"
+            return Refusal(Outcome.UPSTREAM_FAILED, gate=GATE_UPSTREAM_TIMEOUT, message=message, policy_key=error.limit or None)
+        reason = _reason(error, result.status)
+        if others and (error is None or error.kind != UNSENDABLE):
+            limit = self.budget.ratio
+            message = f"A replica failed: {reason}. Too many requests were sent a second time lately, so this one was not."
+            key = "relay.retry_ratio"
+            return Refusal(Outcome.UPSTREAM_FAILED, gate=key, message=message, limit=limit, policy_key=key, retry_after_s=RETRY_S)
+        message = f"No replica could be spoken to: {reason}"
+        return Refusal(
+            Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, policy_key="relay.reroutes_max", retry_after_s=RETRY_S
+        )
+
+
+def _reason(error: UpstreamError | None, status: int | None) -> str:
+    return f"status {status}" if error is None else str(error)

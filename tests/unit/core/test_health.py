@@ -1,0 +1,155 @@
+"""Who is ejected, for how long, how it comes back, and that the pool is never left with too few."""
+
+from math import inf
+
+import pytest
+
+from proxy.core.health import EjectReason, Outliers, SlowStart
+from proxy.core.policy_relay import Health
+
+
+def outliers(count: int, **changes: float) -> Outliers:
+    """Replicas ``r0`` to ``r<count - 1>``, all of one model and in use."""
+    found = Outliers(Health(**changes))  # type: ignore[arg-type]
+    for index in range(count):
+        found.seen(f"r{index}", ("m",), 0.0, usable=True)
+    return found
+
+
+def fail(found: Outliers, name: str, times: int, at_s: float = 0.0) -> list[EjectReason | None]:
+    return [found.failed(name, at_s) for _ in range(times)]
+
+
+def test_the_fifth_failure_in_a_row_ejects() -> None:
+    found = outliers(3)
+    assert fail(found, "r0", 4) == [None] * 4
+    found.answered("r0", 0.0)
+    assert fail(found, "r0", 5) == [None] * 4 + [EjectReason.CONSECUTIVE]
+    assert found.ejected("r0")
+    assert found.ejections == {"r0": {EjectReason.CONSECUTIVE: 1}}
+    assert fail(found, "r0", 9) == [None] * 9  # what was still under way there
+
+
+def test_a_ratio_ejects_from_enough_requests_on_and_is_forgotten_with_time() -> None:
+    found = outliers(3)
+    for _ in range(4):
+        assert fail(found, "r0", 1) == [None]
+        found.answered("r0", 0.0)
+    assert fail(found, "r0", 1) == [None]  # 5 of 9
+    assert fail(found, "r0", 1) == [EjectReason.RATIO]  # 6 of 10
+    slow = outliers(3)
+    for second in range(0, 400, 2):  # ten in a window, four of them failures
+        if second % 10 in {0, 4}:
+            assert fail(slow, "r0", 2, float(second)) == [None] * 2
+        slow.answered("r0", float(second))
+
+
+def test_what_fails_everywhere_ejects_nobody() -> None:
+    found = outliers(4)
+    for _ in range(20):
+        for index in range(4):
+            assert fail(found, f"r{index}", 1) == [None]
+    bad = outliers(4)
+    for _ in range(8):
+        for index in range(1, 4):  # the others fail a third as often
+            bad.answered(f"r{index}", 0.0)
+            bad.answered(f"r{index}", 0.0)
+            bad.failed(f"r{index}", 0.0)
+    assert fail(bad, "r0", 5)[-1] is EjectReason.CONSECUTIVE
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)])
+def test_no_more_than_half_are_out(count: int, most: int) -> None:
+    found = outliers(count)
+    for index in range(count - 1, -1, -1):
+        for other in range(index):
+            for _ in range(40):
+                found.answered(f"r{other}", 0.0)
+        fail(found, f"r{index}", 60)
+    assert sum(found.ejected(f"r{index}") for index in range(count)) == most
+
+
+def test_unreachable_ones_count_as_out_and_ejected_ones_are_used_again_when_too_many_are() -> None:
+    found = outliers(4)
+    found.seen("r3", ("m",), 0.0, usable=False)
+    assert fail(found, "r0", 5)[-1] is EjectReason.CONSECUTIVE
+    assert fail(found, "r1", 5)[-1] is None
+    assert not found.returns("r0", 1.0)
+    found.seen("r2", ("m",), 1.0, usable=False)
+    assert found.returns("r0", 1.0)
+    assert not found.ejected("r0")
+
+
+def test_pools_are_told_apart() -> None:
+    found = outliers(2)
+    found.seen("other", ("x",), 0.0, usable=True)
+    assert fail(found, "other", 9)[-1] is None  # the only one of its model
+    found.seen("both", ("m", "x"), 0.0, usable=True)
+    assert fail(found, "other", 1) == [EjectReason.CONSECUTIVE]
+    assert fail(found, "both", 9)[-1] is None  # x would have nobody
+    unknown = outliers(0)
+    assert fail(unknown, "unprobed", 9)[-1] is None
+
+
+def test_an_ejection_doubles_up_to_its_limit_and_begins_anew_after_a_time_in_use() -> None:
+    found, at_s, lasted = outliers(2, eject_s=2.0, eject_s_max=10.0), 0.0, []
+    for _ in range(5):
+        fail(found, "r0", 5, at_s)
+        assert found.ejected("r0")
+        began_s = at_s
+        while not found.returns("r0", at_s):
+            at_s += 0.25
+        lasted.append(at_s - began_s)
+    assert lasted == [2.0, 4.0, 8.0, 10.0, 10.0]
+    found.answered("r0", at_s + 10.0)
+    fail(found, "r0", 5, at_s + 11.0)
+    assert not found.returns("r0", at_s + 12.9)
+    assert found.returns("r0", at_s + 13.0)
+
+
+def test_one_that_comes_back_starts_slowly_and_is_ejected_sooner() -> None:
+    found = outliers(2)
+    fail(found, "r0", 5)
+    assert found.returns("r0", 2.0)
+    ramp = found.slow_start_of("r0", 2.0)
+    assert ramp == SlowStart(2.0, 10.0)
+    assert fail(found, "r0", 2, 3.0) == [None, EjectReason.SLOW_START]
+    assert found.slow_start_of("r0", 3.0) is None
+    assert found.returns("r0", 7.0)
+    assert found.slow_start_of("r0", 16.9) is not None
+    assert found.slow_start_of("r0", 17.0) is None
+    assert fail(found, "r0", 4, 17.0) == [None] * 4
+
+
+def test_slow_start_doubles_ten_times() -> None:
+    ramp = SlowStart(5.0, 10.0)
+    assert [ramp.requests_max(5.0 + second) for second in (0.0, 1.0, 2.0, 9.0, 10.0)] == [1.0, 2.0, 4.0, 512.0, inf]
+    assert not ramp.closed(0, 5.0)
+    assert ramp.closed(1, 5.99)
+    assert not ramp.closed(1, 6.0)
+    assert not ramp.closed(10_000, 15.0)
+
+
+def test_one_that_was_gone_starts_slowly_only_beside_others_that_serve() -> None:
+    found = outliers(2)
+    found.seen("r0", ("m",), 1.0, usable=False)
+    found.seen("r0", ("m",), 2.0, usable=True, cold=True)
+    assert found.slow_start_of("r0", 2.0) == SlowStart(2.0, 10.0)
+    alone = outliers(1)
+    alone.seen("r0", ("m",), 1.0, usable=False)
+    alone.seen("r0", ("m",), 2.0, usable=True, cold=True)
+    assert alone.slow_start_of("r0", 2.0) is None
+    off = outliers(2, slow_start_s=0.0)
+    fail(off, "r0", 5)
+    assert off.returns("r0", 2.0)
+    assert off.slow_start_of("r0", 2.0) is None
+
+
+def test_one_that_is_none_of_ours_any_more_counts_nowhere() -> None:
+    found = outliers(2)
+    fail(found, "r0", 5)
+    found.forget("r0")
+    found.answered("r0", 1.0)
+    assert fail(found, "r0", 9) == [None] * 9
+    assert found.ejections == {}
+    assert fail(found, "r1", 5)[-1] is None  # it is the only one now
