@@ -15,11 +15,12 @@ from prometheus_client.registry import Collector
 from proxy import __version__
 from proxy.adapters.relay_metrics import relay_metrics
 from proxy.adapters.store_metrics import store_metrics
+from proxy.adapters.tenant_metrics import TenantMetrics
 from proxy.core.outcome import Mode
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
-from proxy.ports import ProcessState
 from proxy.ports.record import RequestRecord
+from proxy.ports.state import ProcessState
 from proxy.wire.connection_faults import ConnectionFault
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -32,8 +33,9 @@ log = logging.getLogger("kvgate.request")
 class _StateCollector(Collector):
     """Reads the process's state when metrics are asked for."""
 
-    def __init__(self, state: Callable[[], ProcessState]) -> None:
+    def __init__(self, state: Callable[[], ProcessState], tenants: TenantMetrics) -> None:
         self._state = state
+        self._tenants = tenants
 
     def describe(self) -> list[Metric]:
         """Nothing: the state is not to be read at registration."""
@@ -45,6 +47,7 @@ class _StateCollector(Collector):
         yield from self._process(state)
         yield from self._replicas(state)
         yield from relay_metrics(state.relay)
+        yield from self._tenants.state(state.tenants)
         if state.store is not None:
             yield from store_metrics(state.store)
 
@@ -77,6 +80,8 @@ class _StateCollector(Collector):
         for name, text, value in counters:
             yield CounterMetricFamily(name, text, value=float(value))
         yield _labelled("kvgate_token_counts", "Prompts counted, by how", "source", dict(state.counted_by_source), counter=True)
+        classes = dict(state.queue_by_class)
+        yield _labelled("kvgate_queue_class_requests", "Requests waiting in kvgate, by class", "traffic_class", classes)
         yield _labelled("kvgate_limit", "The policy's limits, by key", "key", dict(state.limits))
         modes = {mode.value: float(mode.value == state.mode) for mode in Mode}
         yield _labelled("kvgate_mode", "1 for the mode in force", "mode", modes)
@@ -171,7 +176,8 @@ class PrometheusTelemetry:
 
     def __init__(self, state: Callable[[], ProcessState]) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_StateCollector(state))
+        self._tenants = TenantMetrics(self.registry)
+        self.registry.register(_StateCollector(state, self._tenants))
         self._requests = Counter("kvgate_requests", "Requests ended", ("outcome", "traffic_class"), registry=self.registry)
         self._refusals = Counter("kvgate_refusals", "Requests refused, by the gate that fired", ("gate",), registry=self.registry)
         self._errors = Counter("kvgate_internal_errors", "Faults inside kvgate", ("part",), registry=self.registry)
@@ -224,6 +230,7 @@ class PrometheusTelemetry:
             self._tokens.labels("prompt").inc(record.prompt_tokens_reported)
         if record.output_tokens:
             self._tokens.labels("output").inc(record.output_tokens)
+        self._tenants.request_finished(record)
         if log.isEnabledFor(logging.INFO):
             log.info("request.finished %s", _line(record))
 

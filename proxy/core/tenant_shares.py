@@ -62,6 +62,10 @@ class TenantShares:
         if not leases:
             self._leases.pop(lease.demand.tenant, None)
 
+    def holding(self) -> list[str]:
+        """Tenants with a lease."""
+        return list(self._leases)
+
     def held_blocks(self, tenant: str, books: Iterable[Book]) -> float:
         """Blocks that the tenant's requests are forecast to hold at their peak on these replicas, each at its own."""
         leases = self._leases.get(tenant)

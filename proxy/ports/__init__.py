@@ -1,17 +1,13 @@
 """What the drivers need of the world. Adapters implement these; serving knows nothing else of them."""
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from proxy.core.demand import CountSource, PromptPart
 from proxy.core.events import Event, Reserve
 from proxy.core.replica import ReplicaFacts, ReplicaSample
-from proxy.ports.policy import PolicyState
 from proxy.ports.record import RequestRecord
-from proxy.ports.relay import RelayState
-from proxy.ports.replica_state import ReplicaState
-from proxy.ports.store import StoreState
 from proxy.wire.call import Call
 from proxy.wire.connection_faults import ConnectionFault
 
@@ -194,39 +190,6 @@ class LeaseStore(Protocol):
     def leases_held(self) -> int:
         """Reservations not yet released."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessState:
-    """The process at this moment, for metrics."""
-
-    mode: str
-    guard_tripped: bool
-    replicas: tuple[ReplicaState, ...]
-    queue_requests: int
-    queue_tokens: int
-    queue_bytes: int
-    queue_oldest_s: float
-    open_requests: int
-    body_bytes_held: int
-    epochs_total: int
-    held_total: int
-    would_hold_total: int
-    would_shed_total: int
-    warm_waits_total: int
-    counted_by_source: tuple[tuple[str, int], ...]
-    count_mismatches_total: int
-    count_mismatch_tokens_total: int
-    tokenizer_backlog: int
-    tokenizer_backlog_bytes: int
-    limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
-    responses_known: int = 0  # stored responses whose replica is remembered
-    background_leases: int = 0  # responses that go on after their answer
-    store: StoreState | None = None  # None: this proxy is alone
-    policy: PolicyState = field(default_factory=PolicyState)
-    relay: RelayState = field(default_factory=RelayState)
-    mode_override_left_s: float | None = None  # None: the policy file rules
-    drain_override_left_s: tuple[tuple[str, float], ...] = ()  # by replica
 
 
 class Telemetry(Protocol):

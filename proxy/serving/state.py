@@ -1,10 +1,11 @@
 """The process's state as one value, for metrics."""
 
+from proxy.core.gate import Gate
 from proxy.core.override import MODE
 from proxy.core.shared import Answer
-from proxy.ports import ProcessState
 from proxy.ports.relay import RelayState
 from proxy.ports.replica_state import ReplicaState
+from proxy.ports.state import ProcessState, TenantState
 from proxy.ports.store import StoreState
 from proxy.serving.exchange import Exchange
 from proxy.serving.services import Services
@@ -29,6 +30,8 @@ def process_state(services: Services) -> ProcessState:
         queue_tokens=gate.queue.tokens,
         queue_bytes=gate.queue.bytes,
         queue_oldest_s=gate.queue.oldest_s(now_s),
+        queue_by_class=tuple((name, requests) for name, (requests, _) in gate.queue.by_class.items()),
+        tenants=tenant_states(gate, now_s),
         open_requests=gate.open_requests,
         body_bytes_held=services.body_bytes_held,
         epochs_total=gate.fleet.epochs_total,
@@ -74,6 +77,15 @@ def _relay_state(services: Services, now_s: float) -> RelayState:
         timeouts_total=dict(attempts.timeouts),
         buffered_bytes=services.upstream.buffered_bytes,
         ejections_total=tuple((name, reason.value, times) for name, by in ejections.items() for reason, times in by.items()),
+    )
+
+
+def tenant_states(gate: Gate, now_s: float) -> tuple[TenantState, ...]:
+    """Tenants that use a rate, and with shares those that hold something."""
+    names = dict.fromkeys([*gate.rates.tenants(), *(gate.shares.holding() if gate.shares.active else ())])
+    held = (gate.shares.held_blocks(name, gate.fleet) if gate.shares.active else None for name in names)
+    return tuple(
+        TenantState(name, tuple(gate.rates.left(name, now_s).items()), blocks) for name, blocks in zip(names, held, strict=True)
     )
 
 

@@ -13,9 +13,9 @@ from proxy.core.outcome import Mode, Outcome
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.shared import Answer
-from proxy.ports import ProcessState
 from proxy.ports.record import RequestRecord
 from proxy.ports.replica_state import ReplicaState
+from proxy.ports.state import ProcessState, TenantState
 from proxy.ports.store import ProxyCard, StoreFault, StorePhase, StoreState
 
 RECORD = RequestRecord(
@@ -125,7 +125,8 @@ def test_faults_are_counted_by_part(telemetry: PrometheusTelemetry) -> None:
 
 
 def test_series_do_not_grow_with_what_clients_send(telemetry: PrometheusTelemetry) -> None:
-    telemetry.request_finished(RECORD)
+    for index in range(101):  # tenants are shown up to a hundred
+        telemetry.request_finished(replace(RECORD, tenant=f"first{index}"))
     before = set(values(telemetry))
     for index in range(200):
         telemetry.request_finished(
@@ -213,3 +214,24 @@ def test_a_proxy_among_several_shows_how_it_stands_with_the_store() -> None:
 
 def test_a_proxy_that_is_alone_shows_nothing_of_a_store(telemetry: PrometheusTelemetry) -> None:
     assert not [name for name, _ in values(telemetry) if name.startswith("kvgate_store_")]
+
+
+def test_tenants_are_shown_up_to_a_hundred() -> None:
+    tenants = TenantState("t0", (("tokens_per_min", -5.0),), 12.0), TenantState("t100", (("requests_per_s", 1.0),))
+    state = replace(STATE, tenants=tenants, queue_by_class=(("bulk", 3),))
+    telemetry = PrometheusTelemetry(lambda: state)
+    for index in range(102):
+        telemetry.request_finished(replace(RECORD, tenant=f"t{index}"))
+    refused = replace(RECORD, outcome=Outcome.TENANT_RATE, gate="tokens_per_min", prompt_tokens_reported=None, output_tokens=None)
+    telemetry.request_finished(replace(refused, tenant="t99"))
+    telemetry.request_finished(replace(refused, tenant="t101"))
+    seen = values(telemetry)
+    assert seen["kvgate_tenant_tokens_total", ("t99",)] == 19.0
+    assert seen["kvgate_tenant_tokens_total", ("other",)] == 38.0
+    assert ("kvgate_tenant_tokens_total", ("t100",)) not in seen
+    assert seen["kvgate_tenant_refusals_total", ("tokens_per_min", "t99")] == 1.0
+    assert seen["kvgate_tenant_refusals_total", ("tokens_per_min", "other")] == 1.0
+    assert seen["kvgate_tenant_left", ("tokens_per_min", "t0")] == -5.0
+    assert seen["kvgate_tenant_kv_blocks", ("t0",)] == 12.0
+    assert ("kvgate_tenant_left", ("requests_per_s", "t100")) not in seen
+    assert seen["kvgate_queue_class_requests", ("bulk",)] == 3.0

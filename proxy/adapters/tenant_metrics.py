@@ -1,0 +1,63 @@
+"""Metrics by tenant. Clients may choose names, so only the first ``NAMES_MAX`` of a process are shown; all later ones are ``other``."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from proxy.ports.record import RequestRecord
+from proxy.ports.state import TenantState
+
+NAMES_MAX = 100  # three counters each: what a scrape of a thousand series more costs is not felt, what a million would is
+OTHER = "other"
+
+
+class TenantNames:
+    """Which tenants are shown by name."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def shown(self, tenant: str) -> str:
+        """The label's value."""
+        if tenant not in self._known:
+            if len(self._known) >= NAMES_MAX:
+                return OTHER
+            self._known.add(tenant)
+        return tenant
+
+
+class TenantMetrics:
+    """Counters that move as requests end, and gauges that are read when somebody asks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._names = TenantNames()
+        self._tokens = Counter("kvgate_tenant_tokens", "Tokens of finished requests", ("tenant",), registry=registry)
+        self._refusals = Counter(
+            "kvgate_tenant_refusals", "Requests refused for their tenant's rate or share", ("tenant", "gate"), registry=registry
+        )
+
+    def request_finished(self, record: RequestRecord) -> None:
+        """Count it."""
+        tenant = self._names.shown(record.tenant)
+        tokens = (record.prompt_tokens_reported or 0) + (record.output_tokens or 0)
+        if tokens:
+            self._tokens.labels(tenant).inc(tokens)
+        if record.gate is not None and record.outcome.value.startswith("tenant_"):
+            self._refusals.labels(tenant, record.gate).inc()
+
+    def state(self, tenants: tuple[TenantState, ...]) -> Iterator[Metric]:
+        """What tenants with a limit may still take, and hold. Those beyond the cap are left out: what is left does not add up."""
+        left = GaugeMetricFamily(
+            "kvgate_tenant_left", "Requests and tokens that the tenant may use now", labels=("tenant", "limit")
+        )
+        held = GaugeMetricFamily("kvgate_tenant_kv_blocks", "Forecast peak of the KV blocks it holds", labels=("tenant",))
+        for one in tenants:
+            if self._names.shown(one.name) != one.name:
+                continue
+            for kind, value in one.left:
+                left.add_metric((one.name, kind), value)
+            if one.kv_blocks is not None:
+                held.add_metric((one.name,), one.kv_blocks)
+        yield left
+        yield held
