@@ -107,6 +107,8 @@ def _section(section: Section, path: str, words: Words) -> dict[str, Any]:
         default = words.defaults.get(full)
         said = [words.meanings.get(full) or key.because, allowed]
         properties[name] = _shape(key.reader, full, words)
+        if "pattern" in properties[name] and isinstance(key.reader, Scalar):  # what editors say instead of showing the pattern
+            properties[name] |= dict.fromkeys(("errorMessage", "patternErrorMessage"), f"allowed {key.reader.allowed}")
         if default is not None:
             properties[name]["default"] = _value(default.node, key.reader)
             said.append(f"Default {_text(default.node)}" + (f": {default.reason}" if default.reason else ""))

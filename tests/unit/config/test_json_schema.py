@@ -75,6 +75,7 @@ def test_every_key_is_explained() -> None:
     wait_max = SCHEMA["properties"]["queue"]["properties"]["wait_max"]
     assert wait_max["default"] == "30s"
     assert wait_max["description"].startswith("Longest wait. Allowed: a time from 0s to 24h")
+    assert wait_max["errorMessage"] == "allowed a time from 0s to 24h, with its unit (us, ms, s, m, h)"
     assert "Default 30s: people leave a page that shows nothing" in wait_max["description"]
 
 
