@@ -4,7 +4,8 @@ import argparse
 import os
 import sys
 
-from proxy.config.settings import ADMIN_HOST, HOST, VARIABLES, LogLevel, read_settings, unread_variables
+from proxy.config.policy_file import read, review
+from proxy.config.settings import ADMIN_HOST, HOST, VARIABLES, LogLevel, policy_file, read_settings, unread_variables
 
 # Flag, its placeholder, and its help. Values are read by config.settings, which words the errors for flags and variables alike.
 FLAGS = (
@@ -46,6 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     settings = read_settings(vars(arguments), os.environ)
     for sentence in unread_variables(os.environ):
         print(f"kvgate serve: warning: {sentence}", file=sys.stderr)
+    file = policy_file(settings)
+    for warning in review(read(file), str(file)).warnings:
+        print(f"kvgate serve: {warning}", file=sys.stderr)
     from proxy.app import run_serve  # noqa: PLC0415  the web server is loaded once it is certain to be needed
 
     return run_serve(settings)

@@ -53,5 +53,6 @@ class PolicyRoutes:
         if judged.policy is None:
             return JSONResponse({"good": False, "faults": judged.faults}, 422)
         replicas = changes_between(self._services.replicas.wanted, judged.policy.replicas)
-        answer: dict[str, Any] = {"good": True, "faults": [], "changes": [asdict(change) for change in judged.changes]}
+        answer: dict[str, Any] = {"good": True, "faults": [], "warnings": judged.warnings}
+        answer["changes"] = [asdict(change) for change in judged.changes]
         return JSONResponse(answer | {"at_restart": judged.at_restart, "replicas": asdict(replicas)})

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from proxy.config.faults import PolicyError
 from proxy.config.live import KeyChange, changes, taken_up
-from proxy.config.policy_file import parse
+from proxy.config.policy_file import review
 from proxy.config.settings import SettingsError
 from proxy.core.policy import Policy
 from proxy.core.policy_version import policy_version
@@ -38,6 +37,7 @@ class Judged:
     parts: dict[str, ReplicaParts] = field(default_factory=dict)
     changes: tuple[KeyChange, ...] = ()
     at_restart: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # of what has no effect; the policy can be used
 
 
 class LivePolicy:
@@ -72,19 +72,20 @@ class LivePolicy:
     def judge(self, text: bytes) -> Judged:
         """What the text would mean if it was the file's; nothing changes."""
         try:
-            said = parse(text.decode("utf-8-sig"), self.file)
-            wanted = self._read(said)
+            found = review(text.decode("utf-8-sig"), self.file)
+            if found.policy is None:
+                return Judged(tuple(str(fault) for fault in found.faults))
+            wanted = self._read(found.policy)
             effective, at_restart = taken_up(self.policy, wanted)
             parts = self._replicas.parts_of(effective.replicas)
         except UnicodeDecodeError as error:
             return Judged((f"{self.file}: got a byte that is no UTF-8 at offset {error.start}; allowed UTF-8 text",))
-        except PolicyError as error:
-            return Judged(tuple(str(fault) for fault in error.faults))
         except SettingsError as error:
             return Judged(error.faults)
         except ReplicaUnusableError as error:
             return Judged((str(error),))
-        return Judged((), effective, parts, tuple(changes(self.policy, wanted)), at_restart)
+        warnings = tuple(str(warning) for warning in found.warnings)
+        return Judged((), effective, parts, tuple(changes(self.policy, wanted)), at_restart, warnings)
 
     def take(self, text: bytes, modified_s: float) -> bool:
         """The file holds this now. False when it is bad, so that nothing has changed."""
@@ -97,6 +98,8 @@ class LivePolicy:
         self.good_s, self.modified_s = self._clock.wall_s(), modified_s
         before = self.version
         self.rule(judged.policy, judged.parts)
+        for warning in judged.warnings:
+            log.warning("policy.warning %s", warning)
         for change in judged.changes:
             log.info("policy.changed key=%s from=%s to=%s", change.key, change.old, change.new)
         log.warning("policy.live version=%s before=%s file=%s", self.version, before, self.file)

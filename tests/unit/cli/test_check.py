@@ -76,3 +76,12 @@ def test_a_key_by_its_hash(typed: bytes, capsys: pytest.CaptureFixture[str], mon
     with pytest.raises(SystemExit, match="0"):
         main(["check", "--hash-key"])
     assert capsys.readouterr().out == hashlib.sha256(b"sk-key").hexdigest() + "\n"
+
+
+def test_serve_tells_warnings_before_it_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.app.run_serve", lambda _: 0)
+    (tmp_path / "p.yaml").write_text(WARNED)
+    assert main(["serve", "--policy", str(tmp_path / "p.yaml"), "--replica", "http://a"]) == 0
+    assert f"kvgate serve: {tmp_path}/p.yaml:2:50: warning: classes[0].deadline" in capsys.readouterr().err

@@ -194,3 +194,12 @@ async def test_every_key_rules_at_once_or_waits_for_the_restart(build: Build) ->
     assert stale == {}
     assert set(waiting) == {f".store.{one.name}" for one in fields(Store)} | {".tokenizer"}
     assert {key.split(".")[0] for keys in waiting.values() for key in keys} == set(AT_RESTART)
+
+
+async def test_what_has_no_effect_is_told_and_changes_nothing_less(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+    services = build(FIRST)
+    text = b"replicas: [http://127.0.0.1:9]\nqueue: {wait_max: 1s}\nclasses: [{name: a, deadline: 5s}]\n"
+    (warning,) = services.live.judge(text).warnings
+    assert ":3:31: warning: classes[0].deadline: got 5 s; allowed up to 1 s" in warning
+    assert services.live.take(text, 0.0)
+    assert f"policy.warning {warning}" in caplog.text
