@@ -9,6 +9,7 @@ from proxy.config.contradictions_between import check_fallbacks, check_tenants
 from proxy.config.globs import covers
 from proxy.config.nodes import Faults
 from proxy.config.places import Places
+from proxy.core.outcome import Mode
 from proxy.core.policy import Policy
 from proxy.core.policy_classes import Saturated
 
@@ -16,7 +17,7 @@ from proxy.core.policy_classes import Saturated
 def find_contradictions(policy: Policy, root: Node, faults: Faults) -> None:
     """Note them all. The policy has no other faults."""
     places = Places(root)
-    for find in (_covered_classes, _waits, _class_queues, _queue_bounds, check_fallbacks, check_tenants):
+    for find in (_covered_classes, _waits, _class_queues, _queue_bounds, _reroutes, _mode, check_fallbacks, check_tenants):
         find(policy, places, faults)
 
 
@@ -95,3 +96,24 @@ def _queue_bounds(policy: Policy, places: Places, faults: Faults) -> None:
             if places.has(key):
                 because = "queue.wait_max is 0s: nothing waits"
                 faults.warn(places.at(key), key, got="a bound of what waits", allowed="no such key", because=because)
+
+
+def _reroutes(policy: Policy, places: Places, faults: Faults) -> None:
+    """A budget for what is never done."""
+    if policy.relay.reroutes_max == 0:
+        for key in ("relay.retry_ratio", "relay.retries_per_s_min"):
+            if places.has(key):
+                because = "relay.reroutes_max is 0: nothing is tried again"
+                faults.warn(places.at(key), key, got="a budget for reroutes", allowed="no such key", because=because)
+
+
+def _mode(policy: Policy, places: Places, faults: Faults) -> None:
+    if places.has("enforce_ratio") and policy.mode is not Mode.ENFORCE:
+        because = f"mode is {policy.mode}: nobody is held or refused"
+        faults.warn(
+            places.at("enforce_ratio"),
+            "enforce_ratio",
+            got="a share to enforce",
+            allowed="it beside mode: enforce",
+            because=because,
+        )

@@ -59,6 +59,8 @@ def test_a_class_that_is_left_something() -> None:
             f"auth: require\ntenants: {{list: {{acme: {{key_sha256: {KEY}}}}}}}\nclasses: [{{name: a, match: {{key_sha256: {OTHER}}}}}]",
             'p.yaml:3:41: warning: classes[0].match.key_sha256: got "bbbbbbbbbbbb…"',
         ),
+        ("relay: {reroutes_max: 0, retry_ratio: 0.1}", "p.yaml:1:39: warning: relay.retry_ratio: got a budget for reroutes"),
+        ("mode: observe\nenforce_ratio: 0.05", "p.yaml:2:16: warning: enforce_ratio: got a share to enforce"),
         ("tenants: {from: user, header: x-team}", "p.yaml:1:31: warning: tenants.header: got a header that nobody reads"),
     ],
 )  # fmt: skip
@@ -76,6 +78,8 @@ def test_what_has_no_effect(text: str, start: str) -> None:
         "queue: {requests_max: 4096, bytes_max: 64MiB}",
         "queue: {requests_max: 0, bytes_max: 1MiB}",
         "tenants: {from: [user, header], header: x-team}",
+        "relay: {first_byte: 1h, idle: 1h, reroutes_max: 1, retry_ratio: 0.1}",
+        "mode: enforce\nenforce_ratio: 0.05",
         "queue: {wait_max: 10s}\nclasses: [{name: a, queue: {wait_max: 1m}, deadline: 60s, ttft: 60s}]",
         "queue: {wait_max: 0s, tokens_max: 9}\nclasses: [{name: a, queue: {wait_max: 1m}}]",
         "classes: [{name: a, queue: {requests_max: 4096, tokens_max: 4000000}}]",
