@@ -23,7 +23,8 @@ from proxy.adapters.model_config import read_model_layers
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts
-from proxy.ports import Clock, ReplicaUnreachableError
+from proxy.ports import Clock
+from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.vllm_facts import ModelList, Seen, ServerInfo, assemble
 from proxy.wire.vllm_metrics import SAMPLE_NAMES, Scrape, looks_like_exposition, read_scrape
 

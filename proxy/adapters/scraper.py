@@ -17,7 +17,8 @@ from proxy.adapters.probe import METRICS_FILTERED, METRICS_WHOLE, Answer, Contro
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts, ReplicaSample
-from proxy.ports import Clock, ReplicaUnreachableError
+from proxy.ports import Clock
+from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.vllm_metrics import PidUsage, Scrape, looks_like_exposition, read_scrape
 
 FRESH_EVERY = 8

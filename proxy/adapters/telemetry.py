@@ -98,6 +98,10 @@ class _StateCollector(Collector):
         yield good
         yield _labelled("kvgate_policy_info", "1, by the version that rules", "version", {policy.version: 1.0})
         yield GaugeMetricFamily("kvgate_policy_faults", "Faults of the policy file as it is now", float(len(policy.faults)))
+        found = state.discovery
+        if found is not None:
+            yield GaugeMetricFamily("kvgate_discovery_age_seconds", "Since the source of replicas last answered", found.age_s)
+            yield GaugeMetricFamily("kvgate_discovery_replicas", "Replicas that the source told last", float(found.replicas))
         yield _labelled("kvgate_build_info", "1, by version", "version", {__version__: 1.0})
 
     @staticmethod

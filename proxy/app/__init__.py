@@ -84,6 +84,7 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
             asyncio.create_task(services.switches.run()),
             asyncio.create_task(services.history.run()),
             asyncio.create_task(watch.run()),
+            asyncio.create_task(services.discoverer.run()),
         ]
         if services.exchange is not None:
             tasks += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]

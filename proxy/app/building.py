@@ -15,7 +15,7 @@ from proxy.adapters.telemetry import PrometheusTelemetry
 from proxy.adapters.tokenizer_loader import TokenizerLoader
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.adapters.upstream_bounds import Patience
-from proxy.app.replicas import replica_parts
+from proxy.app.replicas import replica_parts, source_of
 from proxy.config.settings import ServeSettings, policy_file, policy_under
 from proxy.core.events import CacheTold, Event, Tick
 from proxy.core.gate import Gate
@@ -24,9 +24,10 @@ from proxy.core.member import Member
 from proxy.core.policy import Policy, ReplicaPolicy, Scrape
 from proxy.core.replica import ReplicaFacts
 from proxy.core.retry_budget import RetryBudget
-from proxy.ports import ReplicaFeed
+from proxy.ports.replicas import ReplicaFeed
 from proxy.ports.store import ScrapeTurns, SharedStore
 from proxy.serving.attempts import Attempts
+from proxy.serving.discovery import Discoverer
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain, draining
 from proxy.serving.exchange import Exchange
@@ -97,6 +98,7 @@ def build_services(
         attempts=Attempts(clock, retries, replicas.watchers),
         outliers=outliers,
         replicas=replicas,
+        discoverer=Discoverer(replicas, clock, source_of),
         watchers=replicas.watchers,
         switches=switches,
         history=history,
@@ -160,6 +162,7 @@ def _followers(services: Services, counters: TokenizerLoader, upstream: HttpUpst
         counters.follow,
         lambda policy: upstream.bound(upstream_limits(policy)),
         lambda policy: services.replicas.follow(policy.scrape),
+        services.discoverer.follow,
     ]
     return found if services.exchange is None else [*found, services.exchange.follow]
 

@@ -1,19 +1,24 @@
-"""What one replica needs of the outside: its feed, its credentials, what its engines tell of their caches."""
+"""What replicas need of the outside: feed, credentials, what their engines tell of their caches, and where they are heard of."""
 
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from proxy.adapters.clock import SystemClock
+from proxy.adapters.discovery_dns import DnsSource
+from proxy.adapters.discovery_file import FileSource
+from proxy.adapters.discovery_kubernetes import KubernetesSource
 from proxy.adapters.kv_block_map import KvBlockMap
 from proxy.adapters.kv_events import KvEventFeed, KvEventsUnavailableError, endpoint_of, subscription, zmq_for
 from proxy.adapters.scraper import VllmFeed
 from proxy.config.credentials import request_headers
 from proxy.config.settings import SettingsError
 from proxy.core.events import CacheTold
-from proxy.core.policy import ReplicaPolicy, Scrape
+from proxy.core.policy import Discovery, ReplicaPolicy, Scrape
+from proxy.ports.replicas import ReplicaSource
 from proxy.serving.replica_set import ReplicaParts, ReplicaUnusableError
 from proxy.serving.watcher import ReplicaWatcher
 
@@ -36,6 +41,15 @@ def replica_parts(replica: ReplicaPolicy, scrape: Scrape, clock: SystemClock, te
     )  # fmt: skip
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named]
     return ReplicaParts(feed, headers, partial(_beside, replica.kv_events, tell))
+
+
+def source_of(discovery: Discovery) -> ReplicaSource | None:
+    """Where a policy says that replicas are heard of; nothing is asked yet."""
+    if discovery.file is not None:
+        return FileSource(Path(discovery.file), discovery.replica)
+    if discovery.dns is not None:
+        return DnsSource(discovery, discovery.dns)
+    return None if discovery.kubernetes is None else KubernetesSource(discovery, discovery.kubernetes)
 
 
 def _beside(kv_events: str | None, tell: Callable[[CacheTold], None], watcher: ReplicaWatcher) -> list[Coroutine[Any, Any, None]]:

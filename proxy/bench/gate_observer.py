@@ -5,7 +5,8 @@ import httpx
 from proxy.adapters.probe import METRICS_WHOLE, ControlHttp
 from proxy.advise.watch import KvgateWatch, Spread
 from proxy.config.replica_url import ReplicaUrlError, normal_url
-from proxy.ports import Clock, ReplicaUnreachableError
+from proxy.ports import Clock
+from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.kvgate_metrics import GateScrape, is_gate, read_gate
 
 ADMIN_REPLICAS = "/admin/replicas"

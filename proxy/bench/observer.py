@@ -14,7 +14,8 @@ from proxy.adapters.scraper import VllmFeed
 from proxy.advise.watch import EngineWatch, ReplicaWatch, Spread
 from proxy.core.replica import EngineSample, ReplicaFacts, ReplicaSample
 from proxy.core.wedge import Wedge
-from proxy.ports import Clock, ReplicaUnreachableError
+from proxy.ports import Clock
+from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.serve_command import ServeFlags, read_server_info
 from proxy.wire.vllm_latencies import EngineLatencies, read_latencies
 

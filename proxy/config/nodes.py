@@ -54,7 +54,7 @@ def compose(text: str, faults: Faults) -> MappingNode | None:
             None, "file", got="more than 1 MiB", allowed="at most 1 MiB", because="no policy is that long: is it the right file?"
         )
         return None
-    root = _compose(text, faults)
+    root = compose_any(text, faults)
     if root is None:
         if not faults.found:
             faults.add(
@@ -67,7 +67,8 @@ def compose(text: str, faults: Faults) -> MappingNode | None:
     return root
 
 
-def _compose(text: str, faults: Faults) -> Node | None:
+def compose_any(text: str, faults: Faults) -> Node | None:
+    """Return the root node, whatever it is; None for an empty file, and with a fault noted for what is no YAML."""
     try:
         node: Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

@@ -2,31 +2,25 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from yaml.nodes import Node
 
 from proxy.config.nodes import Faults
 from proxy.config.scalars import (
-    ENV_NAME,
-    HEADER_NAME,
-    HEADER_VALUE,
-    NAME,
     NETWORK,
     PATH_GLOB,
     TEXT,
-    URL,
-    ZMQ_ENDPOINT,
     choice,
     duration,
     integer,
     number,
     size,
 )
-from proxy.config.schema_classes import CLASS, KEPT_OUT, SECRETS, check_classes, check_one_key
+from proxy.config.schema_classes import CLASS, check_classes
 from proxy.config.schema_relay import HEALTH, RELAY
+from proxy.config.schema_replicas import DISCOVERY, REPLICA, REPLICAS_MAX, check_replicas
 from proxy.config.schema_tenants import TENANTS
-from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
+from proxy.config.shape import Key, ListOf, OneOrMany, Section
 from proxy.core.outcome import Mode
 from proxy.core.policy import (
     DEFAULT_CLASS,
@@ -38,36 +32,11 @@ from proxy.core.policy import (
     Passthrough,
     Policy,
     Queue,
-    ReplicaPolicy,
     Scrape,
     Store,
     TenantSource,
     TrafficClass,
 )
-
-_KEPT_OUT_HEADERS = dict.fromkeys(("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"), KEPT_OUT)
-
-
-def replica_name(url: str) -> str:
-    """Return the name of a replica that was given none: its address without the scheme."""
-    parts = urlsplit(url)
-    return (parts.netloc + parts.path)[:64]
-
-
-def _make_replica(url: str, name: str | None = None, **fields: Any) -> ReplicaPolicy:
-    return ReplicaPolicy(url=url, name=name or replica_name(url), **fields)
-
-
-def _check_replicas(replicas: tuple[ReplicaPolicy, ...], nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
-    for attribute in ("url", "name"):
-        seen: dict[str, int] = {}
-        for index, replica in enumerate(replicas):
-            value: str = getattr(replica, attribute)
-            if value in seen:
-                because = f"item {seen[value] + 1} has it already, and a cache counted twice is over-filled"
-                where = f"{path}[{index}].{attribute}"
-                faults.add(nodes[str(index)], where, got=f'"{value}" again', allowed="each replica once", because=because)
-            seen.setdefault(value, index)
 
 
 def _check_budget(budget: Budget, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
@@ -109,24 +78,6 @@ def _make_policy(classes: tuple[TrafficClass, ...] = (), **fields: Any) -> Polic
     ends = bool(classes) and classes[-1].match.everything
     return Policy(classes=classes if ends else (*classes, DEFAULT_CLASS), **fields)
 
-
-REPLICA = Section(
-    _make_replica,
-    {
-        "url": Key("url", URL, "this is where requests go", required=True),
-        "name": Key("name", NAME, "it labels metrics and logs"),
-        "kv_blocks": Key("kv_blocks", integer(2, 100_000_000), "one block is the engine's null block, so two are the least"),
-        "block_size": Key("block_size", integer(1, 65_536), "it is vLLM's --block-size, in tokens"),
-        "max_num_seqs": Key("sequences_max", integer(1, 1_000_000), "it is vLLM's --max-num-seqs"),
-        "api_key_env": Key("api_key_env", ENV_NAME, "the key is read from it at start"),
-        "api_key_file": Key("api_key_file", TEXT, "the key is read from it at start"),
-        "headers": Key("headers", MapOf(HEADER_NAME, HEADER_VALUE, 32, _KEPT_OUT_HEADERS), "they are sent with every request"),
-        "kv_events": Key("kv_events", ZMQ_ENDPOINT, "it is the endpoint of vLLM's --kv-events-config, with a host to connect to"),
-    },
-    refused=SECRETS,
-    short="url",
-    check=check_one_key,
-)
 
 QUEUE = Section(
     Queue,
@@ -201,7 +152,8 @@ POLICY = Section(
     {
         "mode": Key("mode", choice(Mode), "it says how far kvgate interferes"),
         "enforce_ratio": Key("enforce_ratio", number(0.0, 1.0), "it is a share of the tenants"),
-        "replicas": Key("replicas", ListOf(REPLICA, 1000, _check_replicas), "they are the servers to forward to"),
+        "replicas": Key("replicas", ListOf(REPLICA, REPLICAS_MAX, check_replicas), "they are the servers to forward to"),
+        "discovery": Key("discovery", DISCOVERY, "it says where further servers are heard of"),
         "classes": Key("classes", ListOf(CLASS, 100, check_classes), "every request is matched against them in turn"),
         "tenants": Key("tenants", TENANTS, "it says whom a request is accounted to"),
         "auth": Key("auth", choice(Auth), "it says what a client's API key is to kvgate"),

@@ -15,7 +15,7 @@ from proxy.config.faults import did_you_mean, quoted
 from proxy.config.policy_file import default_path, load
 from proxy.config.redis_url import ALLOWED_REDIS, RedisUrlError, StoreAddress, store_address
 from proxy.config.replica_url import ALLOWED, ReplicaUrlError, normal_url
-from proxy.config.schema import replica_name
+from proxy.config.schema_replicas import replica_name
 from proxy.core.policy import Policy, ReplicaPolicy
 
 VARIABLES: Mapping[str, str] = {
@@ -243,8 +243,10 @@ def policy_file(settings: ServeSettings) -> Path:
 def policy_under(policy: Policy, settings: ServeSettings) -> Policy:
     """Return what a process runs with whose file says ``policy``. Raises SettingsError where no replica is named anywhere."""
     policy = merged(policy, settings)
-    if not policy.replicas:
+    if not policy.replicas and not policy.discovery.on:
         raise SettingsError(
-            ["no replica to forward to: give --replica URL, set KVGATE_REPLICAS, or list replicas: in the policy file"]
+            [
+                "no replica to forward to: give --replica URL, set KVGATE_REPLICAS, or name replicas: or discovery: in the policy file"
+            ]
         )
     return policy

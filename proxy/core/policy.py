@@ -20,14 +20,16 @@ from proxy.core.policy_classes import (
     TokenRange,
     TrafficClass,
 )
+from proxy.core.policy_discovery import Discovery, DnsNames, KubernetesService, Scheme
 from proxy.core.policy_relay import Health, Relay
+from proxy.core.policy_replicas import ReplicaPolicy
 from proxy.core.policy_tenants import Auth, TenantPolicy, Tenants, TenantSource
 
 # The whole policy is imported from here, whichever file a part of it stands in.
 __all__ = [
-    "DEFAULT_CLASS", "KIB", "MIB", "Auth", "Budget", "ClassQueue", "Degrade", "ErrorDetail", "Facts", "Fallback", "Health", "Limits",
-    "Match", "Network", "Policy", "Queue", "Relay", "ReplicaPolicy", "Saturated", "Scrape", "Store", "TenantPolicy", "TenantSource",
-    "Tenants", "TokenRange", "TrafficClass",
+    "DEFAULT_CLASS", "KIB", "MIB", "Auth", "Budget", "ClassQueue", "Degrade", "Discovery", "DnsNames", "ErrorDetail", "Facts",
+    "Fallback", "Health", "KubernetesService", "Limits", "Match", "Network", "Policy", "Queue", "Relay", "ReplicaPolicy",
+    "Saturated", "Scheme", "Scrape", "Store", "TenantPolicy", "TenantSource", "Tenants", "TokenRange", "TrafficClass",
 ]  # fmt: skip
 
 KIB, MIB = 1024, 1024 * 1024
@@ -39,25 +41,6 @@ class ErrorDetail(StrEnum):
 
     FULL = "full"
     BRIEF = "brief"  # no numbers and no policy keys, for clients outside the house
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaPolicy:
-    """One vLLM server. What is None is found by probing; a value here is for a replica that cannot tell it.
-
-    ``kv_blocks`` is ``num_gpu_blocks`` as vLLM reports it: all engines of the server, null blocks included. The API key is named, never
-    held: ``api_key_env`` is an environment variable, ``api_key_file`` a path.
-    """
-
-    url: str
-    name: str
-    kv_blocks: int | None = None
-    block_size: int | None = None
-    sequences_max: int | None = None
-    api_key_env: str | None = None
-    api_key_file: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-    kv_events: str | None = None  # where it publishes them; None: its cache is known only from what we send there
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +153,7 @@ class Policy:
     # All tenants. Less is for the first days of enforcing: those left out are observed, and feel nothing of it.
     enforce_ratio: float = 1.0
     replicas: tuple[ReplicaPolicy, ...] = ()
+    discovery: Discovery = field(default_factory=Discovery)
     classes: tuple[TrafficClass, ...] = (DEFAULT_CLASS,)  # the first match rules; the last one matches everything
     tenants: Tenants = field(default_factory=Tenants)
     auth: Auth = Auth.PASS

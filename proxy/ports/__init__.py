@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from proxy.core.demand import CountSource, PromptPart
 from proxy.core.events import Event, Reserve
-from proxy.core.replica import ReplicaFacts, ReplicaSample
 from proxy.ports.record import RequestRecord
 from proxy.wire.call import Call
 from proxy.wire.connection_faults import ConnectionFault
@@ -139,37 +138,6 @@ class Upstream(Protocol):
     async def aclose(self) -> None:
         """Close every connection."""
         ...
-
-
-class ReplicaFeed(Protocol):
-    """Live state of one replica."""
-
-    async def probe(self) -> ReplicaFacts:
-        """Find out what the replica is (reference vllm.md §10.3). Raises ReplicaUnreachableError."""
-        ...
-
-    async def sample(self) -> ReplicaSample:
-        """Scrape once. Raises ReplicaUnreachableError when there is no usable answer."""
-        ...
-
-    def bound(self, timeout_s: float) -> None:
-        """Wait no longer than this for an answer from now on."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        ...
-
-
-class ReplicaUnreachableError(Exception):
-    """A probe or scrape failed; the message says why and what to do.
-
-    ``late`` tells a server that took the connection and did not answer in time: it may be busy, not gone.
-    """
-
-    def __init__(self, message: str, *, late: bool = False) -> None:
-        super().__init__(message)
-        self.late = late
 
 
 class LeaseStore(Protocol):

@@ -1,4 +1,4 @@
-"""Which policy rules a process, for metrics and people."""
+"""Which policy rules a process, and where its replicas are heard of, for metrics and people."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,3 +19,13 @@ class PolicyState:
     reloads: Mapping[str, int] = field(default_factory=dict)  # by result
     faults: tuple[str, ...] = ()
     at_restart: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryState:
+    """The source of replicas that no list names. ``age_s`` is since it last answered."""
+
+    source: str
+    replicas: int
+    age_s: float
+    fault: str | None

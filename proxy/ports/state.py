@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from proxy.ports.policy import PolicyState
+from proxy.ports.policy import DiscoveryState, PolicyState
 from proxy.ports.relay import RelayState
 from proxy.ports.replica_state import ReplicaState
 from proxy.ports.store import StoreState
@@ -47,6 +47,7 @@ class ProcessState:
     background_leases: int = 0  # responses that go on after their answer
     store: StoreState | None = None  # None: this proxy is alone
     policy: PolicyState = field(default_factory=PolicyState)
+    discovery: DiscoveryState | None = None  # None: replicas are only listed
     relay: RelayState = field(default_factory=RelayState)
     mode_override_left_s: float | None = None  # None: the policy file rules
     drain_override_left_s: tuple[tuple[str, float], ...] = ()  # by replica

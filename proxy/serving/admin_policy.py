@@ -16,7 +16,6 @@ from starlette.routing import Route
 from proxy.config.nodes import FILE_BYTES_MAX
 from proxy.serving.access import error_answer
 from proxy.serving.admin_overrides import changing, response_of
-from proxy.serving.replica_set import changes_between
 from proxy.serving.services import Services
 
 NOT_HERE = "A policy is changed in its file, %s, and rules within a second. ?dry_run=1 tells what one would change."
@@ -52,7 +51,7 @@ class PolicyRoutes:
         judged = live.judge(bytes(text))
         if judged.policy is None:
             return JSONResponse({"good": False, "faults": judged.faults}, 422)
-        replicas = changes_between(self._services.replicas.wanted, judged.policy.replicas)
+        replicas = self._services.replicas.changes_by(judged.policy.replicas)
         answer: dict[str, Any] = {"good": True, "faults": [], "warnings": judged.warnings}
         answer["changes"] = [asdict(change) for change in judged.changes]
         return JSONResponse(answer | {"at_restart": judged.at_restart, "replicas": asdict(replicas)})

@@ -1,7 +1,7 @@
 """What kvgate answers itself: for the fleet, where an engine would answer for itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -63,6 +63,9 @@ class OwnRoutes:
         said = services.switches.overrides.in_force(MODE, now_s := services.clock.now_s())
         if said is not None:
             state["override"] = {"mode": said.word, "by": said.by, "reason": said.reason, "left_s": said.until_s - now_s}
+        discovery = services.discoverer.state()
+        if discovery is not None:
+            state["discovery"] = asdict(discovery)
         if services.exchange is not None:
             sharing = services.exchange.sharing
             state["store"] = {

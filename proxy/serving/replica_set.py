@@ -22,7 +22,8 @@ from typing import Any
 from proxy.core.events import ReplicaGone
 from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
-from proxy.ports import Headers, ReplicaFeed
+from proxy.ports import Headers
+from proxy.ports.replicas import ReplicaFeed
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, Part
 from proxy.serving.watcher import ReplicaWatcher
@@ -72,6 +73,12 @@ def changes_between(old: Iterable[ReplicaPolicy], new: Iterable[ReplicaPolicy]) 
     )
 
 
+def _together(listed: tuple[ReplicaPolicy, ...], found: tuple[ReplicaPolicy, ...]) -> list[ReplicaPolicy]:
+    """Both, each address and each name once: what is listed counts before what was found."""
+    urls, names = {one.url for one in listed}, {one.name for one in listed}
+    return [*listed, *(one for one in found if one.url not in urls and one.name not in names)]
+
+
 class ReplicaSet:
     """``watchers`` and ``credentials`` are by name and change in place; who holds a name across an await asks whether it is still there.
 
@@ -86,6 +93,8 @@ class ReplicaSet:
         self.watchers: dict[str, ReplicaWatcher] = {}
         self.credentials: dict[str, Headers] = {}
         self.busy: Callable[[str], bool] = lambda _: False
+        self.discovered: tuple[ReplicaPolicy, ...] = ()
+        self._listed: tuple[ReplicaPolicy, ...] = ()
         self._make = make
         self._watch = watch
         self._dispatcher = dispatcher
@@ -118,8 +127,23 @@ class ReplicaSet:
 
     def apply(self, wanted: Iterable[ReplicaPolicy], parts: dict[str, ReplicaParts] | None = None) -> ReplicaChanges:
         """From now on these are the replicas. Raises ReplicaUnusableError, before anything has changed."""
-        wanted = list(wanted)
-        parts = self.parts_of(wanted) if parts is None else parts
+        listed = tuple(wanted)
+        return self._apply(listed, self.discovered, parts)
+
+    def discover(self, found: tuple[ReplicaPolicy, ...]) -> ReplicaChanges:
+        """From now on these are there besides those that the policy lists. Raises ReplicaUnusableError, before anything has changed."""
+        return self._apply(self._listed, found, None)
+
+    def changes_by(self, listed: tuple[ReplicaPolicy, ...]) -> ReplicaChanges:
+        """What it would mean if the policy listed these."""
+        return changes_between(self.wanted, _together(listed, self.discovered))
+
+    def _apply(
+        self, listed: tuple[ReplicaPolicy, ...], found: tuple[ReplicaPolicy, ...], parts: dict[str, ReplicaParts] | None
+    ) -> ReplicaChanges:
+        wanted = _together(listed, found)
+        parts = self.parts_of(wanted) | (parts or {}) if parts is None or found else parts
+        self._listed, self.discovered = listed, found
         changes = changes_between(self.wanted, wanted)
         for name in changes.removed:
             self._take_out(name)

@@ -11,6 +11,7 @@ from proxy.ports.record import RequestRecord
 from proxy.serving.access import AdminAccess
 from proxy.serving.attempts import Attempts
 from proxy.serving.client import NamedSend
+from proxy.serving.discovery import Discoverer
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
 from proxy.serving.exchange import Exchange
@@ -45,6 +46,7 @@ class Services:
     replicas: ReplicaSet
     attempts: Attempts
     outliers: Outliers
+    discoverer: Discoverer
     watchers: Mapping[str, ReplicaWatcher]
     switches: Switches
     history: History

@@ -63,6 +63,7 @@ def process_state(services: Services) -> ProcessState:
         mode_override_left_s=None if said is None else said.until_s - now_s,
         drain_override_left_s=tuple((name, one.until_s - now_s) for name, one in overrides.drains(now_s).items()),
         policy=services.live.state(),
+        discovery=services.discoverer.state(),
         store=None if services.exchange is None else store_state(services.exchange, now_s),
         relay=_relay_state(services, now_s),
     )

@@ -24,7 +24,7 @@ from proxy.core.events import Observed, ReplicaChanged, ReplicaFound
 from proxy.core.health import Outliers
 from proxy.core.policy import Health, ReplicaPolicy, Scrape
 from proxy.core.replica import AWAITED_PHASES, ReplicaFacts, ReplicaPhase, ReplicaSample, ReplicaSpec
-from proxy.ports import ReplicaFeed, ReplicaUnreachableError
+from proxy.ports.replicas import ReplicaFeed, ReplicaUnreachableError
 from proxy.ports.store import ScrapeTurns
 from proxy.serving.comparison import Comparison, compared
 from proxy.serving.dispatcher import Dispatcher

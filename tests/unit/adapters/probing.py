@@ -8,7 +8,7 @@ from proxy.adapters.probe import (
     probe_replica,
 )
 from proxy.core.epoch import EpochJudge
-from proxy.ports import ReplicaUnreachableError
+from proxy.ports.replicas import ReplicaUnreachableError
 from tests.unit.adapters.fake_vllm import FakeVllm, SteppingClock
 
 URL = "http://replica:8000"

@@ -14,7 +14,7 @@ from proxy.adapters.probe import (
     probe_replica,
 )
 from proxy.core.epoch import EpochJudge
-from proxy.ports import ReplicaUnreachableError
+from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.report import describe
 from tests.support.upstream_servers import Peer, ScriptedUpstream
 from tests.unit.adapters.fake_vllm import MODELS, FakeVllm, SteppingClock, recorded

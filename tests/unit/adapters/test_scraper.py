@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from proxy.adapters.scraper import FRESH_EVERY
-from proxy.ports import ReplicaFeed, ReplicaUnreachableError
+from proxy.ports.replicas import ReplicaFeed, ReplicaUnreachableError
 from tests.unit.adapters.fake_vllm import FakeVllm, SteppingClock, recorded
 from tests.unit.adapters.feeding import exposition, feed_of
 

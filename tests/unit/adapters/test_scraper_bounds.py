@@ -10,7 +10,7 @@ import pytest
 from proxy.adapters import scraper
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.scraper import FRESH_EVERY, VllmFeed
-from proxy.ports import ReplicaUnreachableError
+from proxy.ports.replicas import ReplicaUnreachableError
 from tests.unit.adapters.fake_vllm import FakeVllm, SteppingClock, recorded
 from tests.unit.adapters.feeding import feed_of
 

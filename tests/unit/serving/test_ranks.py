@@ -10,7 +10,7 @@ from proxy.core.events import Event, Observed, ReplicaChanged, ReplicaFound
 from proxy.core.gate import Gate
 from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import EngineSample, ReplicaFacts, ReplicaPhase, ReplicaSample
-from proxy.ports import ReplicaUnreachableError
+from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard
 from proxy.serving.ranks import engines_apart, pinned, rank_of, server_of, split_sample, split_spec

@@ -10,7 +10,7 @@ from proxy.core.events import Event, ReplicaChanged, ReplicaFound
 from proxy.core.gate import Gate
 from proxy.core.policy import ReplicaPolicy, Scrape
 from proxy.core.replica import ReplicaFacts, ReplicaPhase, ReplicaSample
-from proxy.ports import ReplicaUnreachableError
+from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.serving import watcher as watching
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard
