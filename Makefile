@@ -2,7 +2,7 @@
 # demo     the point of kvgate in two minutes: the same load without and with it
 # test     lint, types, floors and the default tests
 # test-redis  the tests against a real redis-server, which must be installed
-# test-fronts  the tests behind a real nginx, which must be installed, and a real LiteLLM (sets it up: 800 MB, once)
+# test-fronts  the tests behind a real nginx, which must be installed, and a real Envoy and LiteLLM (sets them up: 900 MB, once)
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
 # lint     ruff, mypy, import floors

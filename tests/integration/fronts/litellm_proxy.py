@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from tests.integration.fronts.nginx import free_port
+from tests.integration.fronts.programs import program
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ROOT / "deploy" / "litellm" / "config.yaml"
-PROGRAM = Path(os.environ.get("KVGATE_LITELLM_HOME") or ROOT / ".kvgate" / "litellm") / "venv" / "bin" / "litellm"
 KEY = "sk-of-these-tests-4f1c9ad07be2"
 START_S_MAX = 120  # about ten seconds on two free cores
 
@@ -61,8 +61,6 @@ def unconfigured(ports: Sequence[int]) -> dict[str, Any]:
 @asynccontextmanager
 async def litellm(config: Mapping[str, Any], folder: Path) -> AsyncIterator[LiteLlm]:
     """Run it until the block ends."""
-    if not PROGRAM.exists():
-        pytest.fail(f"{PROGRAM} is missing: run tests/integration/fronts/setup.sh")
     path, log, port = folder / "config.yaml", folder / "litellm.log", free_port()
     path.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     environ = os.environ | {
@@ -74,7 +72,7 @@ async def litellm(config: Mapping[str, Any], folder: Path) -> AsyncIterator[Lite
     environ.pop("PYTHONPATH", None)
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            str(PROGRAM), "--config", str(path), "--host", "127.0.0.1", "--port", str(port), cwd=folder, env=environ,
+            str(program("litellm")), "--config", str(path), "--host", "127.0.0.1", "--port", str(port), cwd=folder, env=environ,
             stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
     try:
