@@ -38,6 +38,7 @@ RELAY = Section(
         "idle": Key("idle_s", duration("100ms", "24h"), "an engine that preempts a request is silent for a while"),
         "total": Key("total_s", duration("100ms", "24h"), "a long answer takes long"),
         "drain_accept": Key("drain_accept_s", duration("0s", "10m"), "load balancers need time to see /ready turn"),
+        "keepalive_after": Key("keepalive_after_s", duration("100ms", "1h"), "a comment tells of it that often while it waits"),
         "grace": Key("grace_s", duration("0s", "24h"), "what runs may finish within it"),
     },
     check=_check_relay,

@@ -25,6 +25,8 @@ class Relay:
     drain_accept_s: float = 10.0
     # A long answer's worth, counted from the end of drain_accept. Kubernetes must allow the sum (deploy/README.md).
     grace_s: float = 30.0
+    # None: a stream that waits is silent, and its refusal has a status. Ten seconds would be well below what balancers take for idle.
+    keepalive_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

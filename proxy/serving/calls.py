@@ -8,6 +8,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 
+from proxy.core.demand import Demand
 from proxy.core.outcome import Mode, Outcome, Refusal
 from proxy.core.policy import AnswerHeaders
 from proxy.ports import PromptTooLongError, Receive, Send
@@ -17,6 +18,7 @@ from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
 from proxy.serving.intake import Intake, count, demand_of, sized
 from proxy.serving.outgoing import answer_headers, relay_request
+from proxy.serving.queued_stream import kept_alive
 from proxy.serving.ranks import server_of
 from proxy.serving.relay import RelayEnd, RelayHooks, RelayResult, relay
 from proxy.serving.response_routes import ResponseRoutes
@@ -54,7 +56,7 @@ class Calls:
                 if trial:
                     services.guard.succeeded()
             except InternalFaultError:
-                await self._static(course, receive, send)
+                await self._static(course, receive, course.line or send)
         except ShedError as shed:
             await self._refuse(course, shed.refusal, send)
         except ClientGoneError:
@@ -85,7 +87,13 @@ class Calls:
         if course.home is not None:
             demand = replace(demand, kept_from=frozenset(server_of(book.spec.name) for book in books) - {course.home})
         course.demand = demand
-        place = dispatcher.admitted(demand, receive, streaming=intake.call.stream)
+        async with kept_alive(services, course, demand, send, form_of(intake.route)) as line:
+            await self._in_place(course, demand, receive, line)
+
+    async def _in_place(self, course: Course, demand: Demand, receive: Receive, send: Send) -> None:
+        """Wait for a place and relay within it."""
+        guard = self._services.guard
+        place = self._services.dispatcher.admitted(demand, receive, streaming=course.intake.call.stream)
         # Entered by hand, so that a fault of the gate is told from a fault of the relay inside the bracket.
         admission = course.admission = await guard.run(Part.GATE, place.__aenter__(), EXPECTED)
         try:
@@ -257,6 +265,10 @@ class Calls:
     async def _refuse(self, course: Course, refusal: Refusal, send: Send) -> None:
         services = self._services
         course.refusal, course.outcome = refusal, refusal.outcome
+        if course.line is not None and course.line.opened:
+            course.status = 200
+            await course.line.refuse(refusal, brief=services.brief)
+            return
         shape = form_of(course.intake.route).shape
         left = services.attempts.left
         reply = answer(refusal, jitter=services.chance(), brief=services.brief, retry_budget=left, shape=shape)

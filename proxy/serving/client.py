@@ -27,6 +27,11 @@ class NamedSend:
         self.request_id = request_id
         self.for_page = for_page
 
+    @property
+    def rest(self) -> Send:
+        """What sends what comes after the head."""
+        return self.plain
+
     async def __call__(self, message: Message) -> None:
         """Send one message."""
         if message["type"] == "http.response.start":
@@ -36,7 +41,8 @@ class NamedSend:
 
 def after_head(send: Send) -> Send:
     """What sends the rest of a response whose head is out, without a step in between for each piece of it."""
-    return send.plain if isinstance(send, NamedSend) else send
+    rest: Send = getattr(send, "rest", send)
+    return rest
 
 
 class ClientWatch:

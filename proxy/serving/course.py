@@ -1,6 +1,7 @@
 """What is noted about one request on its way, and what it comes to in the end."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
@@ -9,6 +10,9 @@ from proxy.ports.record import RequestRecord
 from proxy.serving.dispatcher import Admission
 from proxy.serving.intake import Intake
 from proxy.serving.relay import RelayEnd, RelayResult
+
+if TYPE_CHECKING:
+    from proxy.serving.queued_stream import QueuedStream
 
 HELD_ENDS = frozenset(
     {Outcome.QUEUE_TIMEOUT, Outcome.DISPLACED, Outcome.CANCELLED}
@@ -30,6 +34,7 @@ class Course:
     result: RelayResult | None = None
     outcome: Outcome = Outcome.INTERNAL
     status: int | None = None
+    line: "QueuedStream | None" = None  # where comments may be sent while it waits
     home: str | None = None  # the replica that keeps the conversation it continues
 
     @property

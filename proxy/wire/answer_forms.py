@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from proxy.core.outcome import Outcome, Refusal
 from proxy.wire.answer_usage import Usage, read_usage
-from proxy.wire.answers import ErrorShape, error_shape, stream_error_event
+from proxy.wire.answers import ErrorShape, error_event, error_shape, stream_error_event
 from proxy.wire.sse import StreamObserver
 from proxy.wire.typed_streams import (
     MessagesObserver,
@@ -40,6 +42,17 @@ class AnswerForm:
     def error_event(self, refusal: Refusal, sent: bytes = b"", *, brief: bool) -> bytes:
         """The events that end a stream with a refusal."""
         return stream_error_event(refusal, brief=brief, shape=self.shape, sequence_number=sequence_number_after(sent))
+
+    def engine_error_event(self, status: int, body: bytes) -> bytes:
+        """The events that end a stream with an answer of the engine that is no stream, in its own words where they are an error object."""
+        try:
+            told = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            told = None
+        error = told.get("error") if isinstance(told, dict) else None
+        if not isinstance(error, dict):
+            error = {"message": body.decode("utf-8", "replace"), "type": "upstream_error", "param": None, "code": status}
+        return error_event(error, self.shape)
 
 
 OPENAI = AnswerForm(ErrorShape.OPENAI, StreamObserver, read_usage)

@@ -141,12 +141,18 @@ def stream_error_event(
     """
     row = _row(refusal)
     error = _error(refusal, row, brief=brief)
+    if shape is ErrorShape.ANTHROPIC:
+        error["type"] = _ANTHROPIC_TYPES.get(row.status or 0, "api_error")
+    return error_event(error, shape, sequence_number)
+
+
+def error_event(error: dict[str, object], shape: ErrorShape, sequence_number: int = 0) -> bytes:
+    """Return the events that end a stream with this error object."""
     if shape is ErrorShape.OPENAI:
         return b"data: " + msgspec.json.encode({"error": error}) + b"\n\ndata: [DONE]\n\n"
-    if shape is ErrorShape.ANTHROPIC:
-        event = _anthropic(error, row.status)
-    else:
-        told = {key: error[key] for key in ("code", "message", "param")}
+    event: dict[str, object] = {"type": "error", "error": error}
+    if shape is ErrorShape.RESPONSES:
+        told = {key: error.get(key) for key in ("code", "message", "param")}
         event = {"type": "error", "sequence_number": sequence_number, **told, "error": error}
     return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
