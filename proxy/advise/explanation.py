@@ -15,7 +15,7 @@ from proxy.config.written import Written
 from proxy.core.observing import among_first
 from proxy.core.outcome import Mode
 from proxy.core.policy import Policy
-from proxy.core.policy_classes import Facts, Match, TokenRange, TrafficClass
+from proxy.core.policy_classes import Facts, Match, Saturated, TokenRange, TrafficClass
 from proxy.core.policy_tenants import NOBODY, Auth, TenantSource, key_digest
 from proxy.serving.intake import wait_s_max
 from proxy.wire.call import Call
@@ -204,6 +204,8 @@ def _sources(policy: Policy, asked: Asked) -> Iterator[SourceSeen]:
 
 def _wait(policy: Policy, chosen: TrafficClass, headers: Mapping[str, str]) -> tuple[float, str]:
     """Return how long the request may wait, and which bound that is: the one without which it could wait longer."""
+    if Saturated.QUEUE not in chosen.when_saturated:
+        return 0.0, f"when_saturated of the class {chosen.name}, which does not list queue"
     bound_s = wait_s_max(policy, chosen, dict(headers))
     for name in headers:
         if wait_s_max(policy, chosen, {other: value for other, value in headers.items() if other != name}) > bound_s:
