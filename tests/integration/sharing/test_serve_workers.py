@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from proxy import app
+from proxy.cli import main
 from proxy.config.redis_url import store_address
 from proxy.config.settings import SettingsError
 from proxy.core.policy import Store
@@ -53,7 +54,8 @@ async def test_workers_serve_one_port_and_share(server: RedisServer, tmp_path: P
             killed = next(iter(admins))
             os.kill(int(killed), signal.SIGKILL)
             await kvgate.said(rf"worker\.died worker=\d process={killed} code=-9")
-            assert len(await workers_of(kvgate, 3)) == 3
+            third = next(admin for who, admin in (await workers_of(kvgate, 3)).items() if who not in admins)
+            await until_shared(third, 2)  # one that ends before it shares leaves its card to the lease
             assert (await main.chat(model="mock", max_tokens=5)).status == 200
             kvgate.process.send_signal(signal.SIGTERM)
             assert await kvgate.ended() == 0
@@ -79,3 +81,39 @@ def test_a_missing_package_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) 
 def test_nothing_of_redis_is_loaded_without_it() -> None:
     code = "import sys, proxy.app; sys.exit(any(name.split('.')[0] == 'redis' for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.redis
+async def test_a_mode_for_all_reaches_every_worker_and_one_that_starts_later(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVGATE_ADMIN_TOKEN", "correct-horse-battery")
+
+    async def says(admin: Wire, *words: str) -> int:
+        return await asyncio.to_thread(main, [*words, "--all", "--admin", f"http://127.0.0.1:{admin.port}"])
+
+    async def until_mode(admins: list[Wire], mode: str) -> None:
+        async with asyncio.timeout(20):
+            for admin in admins:
+                while (await admin.request("GET", "/admin/mode")).json()["mode"] != mode:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+    async with running(settings()) as mock:
+        arguments = ("--replica", url_of(mock), "--redis", server.url, "--workers", "2")
+        async with serve(*arguments, policy="relay: {drain_accept: 0s}\n", folder=tmp_path) as kvgate:
+            admins = await workers_of(kvgate, 2)
+            clients, _ = await kvgate.ports()
+            for admin in admins.values():
+                await until_shared(admin, 2)
+            first = next(iter(admins.values()))
+            assert await says(first, "mode", "observe", "--for", "1h", "--reason", "a look") == 0
+            await until_mode(list(admins.values()), "observe")
+            replies = await asyncio.gather(*(clients.chat(model="mock", max_tokens=5) for _ in range(12)))
+            assert {reply.status for reply in replies} == {200}
+            assert not any("internal_error" in line for line in kvgate.lines), "observing asks the store for nothing"
+            os.kill(int(next(iter(admins))), signal.SIGKILL)
+            later = await workers_of(kvgate, 3)
+            await until_mode([admin for who, admin in later.items() if who not in admins], "observe")
+            second = list(admins.values())[1]
+            assert await says(second, "mode", "--clear") == 0
+            await until_mode([admin for who, admin in later.items() if who != next(iter(admins))], "enforce")
