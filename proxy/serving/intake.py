@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from proxy.core.book import Book
-from proxy.core.demand import Demand, LengthClass
+from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.policy import Facts, Policy, Saturated, TrafficClass
 from proxy.core.policy_tenants import key_digest
 from proxy.ports import Headers, PromptCount
@@ -30,6 +30,8 @@ DEADLINE_HEADERS = (
     ("x-envoy-expected-rq-timeout-ms", 1e-3),
 )
 AT_ONCE_HEADER = "x-kvgate-deadline-ms"
+PREFILL_TOKENS_AT_ONCE = 16_384  # twice the usual --max-num-batched-tokens: those of one step, and those begun for the next
+SEQUENCES_AT_ONCE = 128  # half of the usual --max-num-seqs
 SESSION_HEADERS = ("x-kvgate-session", "x-session-id")
 SESSION_CHARS_MAX = 128  # clients choose it, and kvgate remembers thousands
 
@@ -137,9 +139,12 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
     """The gate's view of the request."""
     call, traffic_class = intake.call, intake.traffic_class
     tenant = services.policy.tenants.policy_of(intake.tenant)
+    parts = counted.parts
+    if call.kind.prefill_only:
+        parts = held_at_once(parts, services.dispatcher.gate.fleet.of_model(intake.model))
     return Demand(
         request_id=services.request_id(),
-        parts=counted.parts,
+        parts=parts,
         length_class=LengthClass(intake.model, intake.tenant, call.has_tools),
         arrived_s=intake.arrived_s,
         deadline_s=intake.deadline_s,
@@ -160,6 +165,24 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         beam_search=call.beam_search,
         shares_prefix=call.shares_prefix,
     )
+
+
+def held_at_once(parts: tuple[PromptPart, ...], books: list[Book]) -> tuple[PromptPart, ...]:
+    """Of prompts that generate nothing, the longest as far as the engine holds them at the same time.
+
+    Each gives its blocks back with its prefill, so of a list of thousands no more are held than a step or two can take; the rest waits in
+    the engine, which refuses no list for its length. Bounded by half of the smallest pool and half of its sequences too, at least one.
+    """
+    specs = [book.spec for book in books]
+    room = min([PREFILL_TOKENS_AT_ONCE, *(spec.usable_blocks * spec.block_size // 2 for spec in specs)])
+    seats = min([SEQUENCES_AT_ONCE, *(spec.sequences_max // 2 for spec in specs if spec.sequences_max is not None)])
+    held: list[PromptPart] = []
+    for part in sorted(parts, key=lambda part: part.tokens, reverse=True)[: max(1, seats)]:
+        room -= part.tokens
+        if held and room < 0:
+            break
+        held.append(part)
+    return tuple(held)
 
 
 def session_of(fields: dict[str, str], prompt_cache_key: str | None) -> str:

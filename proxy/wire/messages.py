@@ -145,8 +145,12 @@ def _part(block: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _image(source: Any) -> dict[str, Any]:
-    """An image part. What it shows is not read here, so neither is its data copied."""
-    url = source.get("url", "") if isinstance(source, dict) and source.get("type") == "url" else "data:,"
+    """An image part, with the address or the data, for a replica that is asked how long it makes the prompt."""
+    given = _object(source)
+    if given.get("type") == "url":
+        url = given.get("url", "")
+    else:
+        url = f"data:{given.get('media_type', 'image/jpeg')};base64,{given.get('data', '')}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 

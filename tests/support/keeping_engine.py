@@ -30,6 +30,9 @@ class KeepingEngine:
             await _answer(send, 200, {"object": "list", "data": [{"id": "m", "max_model_len": 4096}]})
         elif path in {"/v1/responses", "/v1/messages"} and method == "POST":
             await self._create(json.loads(await _body(receive)), send)
+        elif path == "/v1/embeddings":
+            self.bodies.append(json.loads(await _body(receive)))
+            await _answer(send, 200, {"object": "list", "data": [], "usage": {"prompt_tokens": 7, "total_tokens": 7}})
         elif path.startswith("/v1/responses/"):
             self.asked.append(f"{method} {path}")
             kept = self.kept.get(path.split("/")[3])

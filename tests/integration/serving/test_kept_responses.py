@@ -153,3 +153,15 @@ async def test_the_engines_priority_is_clamped_per_tenant() -> None:
             assert (await proxy.wire.request("POST", "/v1/responses", body, {"x-kvgate-tenant": tenant})).status == 200
         asked = sorted(body["priority"] for engine in engines for body in engine.bodies)
         assert asked == [-7, 0]
+
+
+async def test_a_list_that_no_pool_could_hold_is_the_engines_to_take_in_turn() -> None:
+    async with keeping() as (proxy, *_):
+        body = json.dumps({"model": "m", "input": [[7] * 100] * 500}).encode()
+        assert (await proxy.wire.request("POST", "/v1/embeddings", body)).status == 200
+        (record,) = proxy.records
+        assert record.prompt_tokens == 50_000  # of a pool of 1,008
+        assert (
+            await proxy.wire.request("POST", "/v1/embeddings", json.dumps({"model": "m", "input": [7] * 2000}).encode())
+        ).status == 400
+        await proxy.until_idle()

@@ -72,6 +72,24 @@ async def test_a_replica_is_not_asked_for_what_it_cannot_know() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "url"),
+    [
+        ({"type": "base64", "media_type": "image/png", "data": "QUJD"}, "data:image/png;base64,QUJD"),
+        ({"type": "url", "url": "https://x/a.png"}, "https://x/a.png"),
+    ],
+)  # fmt: skip
+async def test_a_replica_is_asked_how_long_images_are(source: dict[str, Any], url: str) -> None:
+    remote, seen = answering(900)
+    picture = {"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "what?"}]}
+    call = messages(messages=[picture])
+    assert call.media == (("image", 1),)
+    (ids,) = await remote.count(call)
+    assert len(ids) // 4 == 900
+    (asked,) = seen
+    assert asked["messages"][0]["content"][0] == {"type": "image_url", "image_url": {"url": url}}
+
+
 def test_what_is_not_countable_is_not_counted_here(tmp_path: Path) -> None:
     counter = LocalCounter(open_tokenizer(str(write_model(tmp_path)), wall_s=lambda: 0.0))
     assert not counter.can_count(read_call(CallKind.RESPONSES, b'{"input": "hi", "previous_response_id": "resp_1"}'))

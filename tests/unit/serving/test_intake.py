@@ -2,8 +2,18 @@
 
 import pytest
 
+from proxy.core.demand import PromptPart
 from proxy.core.policy import ClassQueue, Policy, Queue, TrafficClass
-from proxy.serving.intake import FINGERPRINT_BYTES, SESSION_CHARS_MAX, fingerprint_of, header_fields, session_of, wait_s_max
+from proxy.serving.intake import (
+    FINGERPRINT_BYTES,
+    SESSION_CHARS_MAX,
+    fingerprint_of,
+    header_fields,
+    held_at_once,
+    session_of,
+    wait_s_max,
+)
+from tests.support.builders import book
 
 POLICY = Policy(queue=Queue(wait_s_max=30.0))
 CHAT = TrafficClass("chat", deadline_s=10.0)
@@ -60,3 +70,26 @@ def test_a_repeated_body_is_known_and_others_are_not() -> None:
     for other in (body + b" ", b"[" + body[1:], body[:-1] + b"]", b""):
         assert fingerprint_of(other) != fingerprint_of(body)
     assert fingerprint_of(b"") != 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "usable", "held"),
+    [
+        ([10, 20, 30], 1000, [30, 20, 10]),
+        ([100] * 3000, 1000, [100] * 80),  # half of 1,000 blocks of 16
+        ([100] * 3000, 100_000, [100] * 128),
+        ([8000] * 5, 100_000, [8000, 8000]),
+        ([5000, 9000], 1000, [9000]),  # one goes in any case, and then the pool judges it
+    ],
+)  # fmt: skip
+def test_of_a_list_without_output_the_engine_holds_no_more_than_a_step_or_two(
+    tokens: list[int], usable: int, held: list[int]
+) -> None:
+    parts = tuple(PromptPart(count) for count in tokens)
+    assert [part.tokens for part in held_at_once(parts, [book(usable=usable)])] == held
+
+
+def test_a_list_without_output_takes_no_more_than_half_of_the_sequences() -> None:
+    parts = tuple(PromptPart(1) for _ in range(100))
+    assert len(held_at_once(parts, [book(sequences_max=20), book()])) == 10
+    assert len(held_at_once(parts, [book(sequences_max=1)])) == 1

@@ -70,7 +70,7 @@ def test_an_agents_turn() -> None:
         {"role": "assistant", "reasoning": "hm", "content": "I look", "tool_calls": [
             {"id": "t", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}]},
         {"role": "tool", "tool_call_id": "t", "content": "a\nb"},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,QUJD"}}]},
         {"role": "tool", "tool_call_id": "t", "content": [{"type": "tool_reference", "name": "other"}]},
         {"role": "user", "content": "and?"},
     )  # fmt: skip
