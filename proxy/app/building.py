@@ -16,6 +16,7 @@ from proxy.adapters.tokenizer_loader import TokenizerLoader
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.adapters.upstream_bounds import Patience
 from proxy.app.replicas import replica_parts, source_of
+from proxy.config.credentials import fallback_headers
 from proxy.config.settings import ServeSettings, policy_file, policy_under
 from proxy.core.events import CacheTold, Event, Tick
 from proxy.core.gate import Gate
@@ -155,6 +156,10 @@ def _followers(services: Services, counters: TokenizerLoader, upstream: HttpUpst
         services.drain.bound(policy.relay.drain_accept_s, policy.relay.grace_s)
         services.attempts.budget.bound(policy.relay.retry_ratio, policy.relay.retries_per_s_min)
         services.outliers.policy = policy.health
+        services.fallback_headers = {
+            fallback: [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+            for fallback, pairs in fallback_headers(policy, os.environ).items()
+        }
 
     found: list[Callable[[Policy], None]] = [
         set_policy,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from proxy.config.settings import SettingsError
-from proxy.core.policy import ReplicaPolicy
+from proxy.core.policy import Fallback, Policy, ReplicaPolicy
 
 
 def request_headers(replica: ReplicaPolicy, environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -12,30 +12,37 @@ def request_headers(replica: ReplicaPolicy, environ: Mapping[str, str]) -> tuple
 
     Raises SettingsError when the key is not where the policy says. The message names the place and never the key.
     """
-    key = _api_key(replica, environ)
+    key = _api_key(f"replica {replica.name}", replica, environ)
     return replica.headers if key is None else (*replica.headers, ("authorization", f"Bearer {key}"))
 
 
-def _api_key(replica: ReplicaPolicy, environ: Mapping[str, str]) -> str | None:
-    if replica.api_key_env is not None:
-        return _sound(environ.get(replica.api_key_env, ""), replica, f"the environment variable {replica.api_key_env}")
-    if replica.api_key_file is not None:
-        place = f"the file {replica.api_key_file}"
+def fallback_headers(policy: Policy, environ: Mapping[str, str]) -> dict[Fallback, tuple[tuple[str, str], ...]]:
+    """Return the headers that go with every request to an API outside, by the fallback. Raises SettingsError as ``request_headers``."""
+    found: dict[Fallback, tuple[tuple[str, str], ...]] = {}
+    for fallback in (one for traffic_class in policy.classes for one in traffic_class.fallbacks if one.url is not None):
+        key = _api_key(f"fallback {fallback.url}", fallback, environ)
+        found[fallback] = () if key is None else (("authorization", f"Bearer {key}"),)
+    return found
+
+
+def _api_key(whose: str, named: ReplicaPolicy | Fallback, environ: Mapping[str, str]) -> str | None:
+    if named.api_key_env is not None:
+        return _sound(environ.get(named.api_key_env, ""), whose, f"the environment variable {named.api_key_env}")
+    if named.api_key_file is not None:
+        place = f"the file {named.api_key_file}"
         try:
-            text = Path(replica.api_key_file).read_text(encoding="utf-8")
+            text = Path(named.api_key_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError([f"replica {replica.name}: {place} with its API key cannot be read"]) from error
-        return _sound(text, replica, place)
+            raise SettingsError([f"{whose}: {place} with its API key cannot be read"]) from error
+        return _sound(text, whose, place)
     return None
 
 
-def _sound(text: str, replica: ReplicaPolicy, place: str) -> str:
+def _sound(text: str, whose: str, place: str) -> str:
     """Return the key without the line end that editors and ``echo`` add."""
     key = text.strip()
     if not key:
-        raise SettingsError([f"replica {replica.name}: {place} should hold its API key and is empty or not set"])
+        raise SettingsError([f"{whose}: {place} should hold its API key and is empty or not set"])
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise SettingsError(
-            [f"replica {replica.name}: {place} should hold its API key, one word on one line, and holds something else"]
-        )
+        raise SettingsError([f"{whose}: {place} should hold its API key, one word on one line, and holds something else"])
     return key

@@ -14,6 +14,7 @@ from proxy.core.policy import AnswerHeaders
 from proxy.ports import PromptTooLongError, Receive, Send
 from proxy.serving.course import Course
 from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
+from proxy.serving.fallbacks import Fallbacks
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
 from proxy.serving.intake import Intake, count, demand_of, sized
@@ -40,6 +41,7 @@ class Calls:
         self._responses = responses
         self._background: set[asyncio.Task[None]] = set()
         self._fingerprints = Fingerprints(services.dispatcher)
+        self._fallbacks = Fallbacks(services, self._admitted)
 
     async def serve(self, intake: Intake, receive: Receive, send: Send) -> None:
         """Answer a call and account for it."""
@@ -52,7 +54,7 @@ class Calls:
                 await self._static(course, receive, send)
                 return
             try:
-                await self._admitted(course, receive, send)
+                await self._fallbacks.admitted_somewhere(course, receive, send)
                 if trial:
                     services.guard.succeeded()
             except InternalFaultError:
@@ -86,6 +88,8 @@ class Calls:
         demand = demand_of(services, intake, counted)
         if course.home is not None:
             demand = replace(demand, kept_from=frozenset(server_of(book.spec.name) for book in books) - {course.home})
+        if course.at_once:
+            demand = replace(demand, may_queue=False)
         course.demand = demand
         async with kept_alive(services, course, demand, send, form_of(intake.route)) as line:
             await self._in_place(course, demand, receive, line)

@@ -35,6 +35,8 @@ class Course:
     outcome: Outcome = Outcome.INTERNAL
     status: int | None = None
     line: "QueuedStream | None" = None  # where comments may be sent while it waits
+    fallback: str | None = None  # where it was sent instead, as a header tells it
+    at_once: bool = False  # another place is tried before it waits
     home: str | None = None  # the replica that keeps the conversation it continues
 
     @property

@@ -29,7 +29,9 @@ def answer_headers(services: Services, course: Course) -> Headers | None:
     if services.policy.headers is AnswerHeaders.NONE:
         return None
     waited_s = course.admission.waited_s if course.admission is not None else 0.0
+    instead = [] if course.fallback is None else [(b"x-kvgate-fallback", course.fallback.encode())]
     return [
+        *instead,
         (b"x-kvgate-outcome", Outcome.COMPLETED.encode()),
         (b"x-kvgate-queue-ms", b"%d" % round(waited_s * 1e3)),
         (b"x-kvgate-replica", (course.replica or "").encode()),

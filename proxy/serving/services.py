@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from proxy.core.health import Outliers
-from proxy.core.policy import Auth, ErrorDetail, Policy
+from proxy.core.policy import Auth, ErrorDetail, Fallback, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
 from proxy.ports.record import RequestRecord
@@ -58,6 +58,7 @@ class Services:
     request_id: Callable[[], str]  # of leases, which must be unique; clients see request_ids
     request_ids: RequestIds
     loading: Callable[[], bool]  # whether a tokenizer is on its way
+    fallback_headers: dict[Fallback, Headers] = field(default_factory=dict)  # that go with every request to an API outside
     body_bytes_held: int = field(default=0)
     keepers: list[Callable[[RequestRecord], None]] = field(default_factory=list)  # of finished requests, beside telemetry
     access: AdminAccess = field(default_factory=AdminAccess)

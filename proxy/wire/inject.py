@@ -24,12 +24,25 @@ def inject_usage(body: bytes, call: Call) -> bytes:
         return body
     if call.has_stream_options:
         return _rewrite_options(body)
+    return _with_another(body, _MEMBER)
+
+
+def with_member(body: bytes, key: str, value: object) -> bytes:
+    """``body`` with the last top-level member called ``key`` set to ``value``, or with such a member where it has none."""
+    span = last_value_span(body, key)
+    encoded = msgspec.json.encode(value)
+    if span is None:
+        return _with_another(body, msgspec.json.encode(key) + b":" + encoded)
+    return body[: span[0]] + encoded + body[span[1] :]
+
+
+def _with_another(body: bytes, member: bytes) -> bytes:
     end = _last_non_space(body, len(body))
     if end < 1 or body[end] != _CLOSE or _OBJECT.match(body) is None:
         return body
     # only the outer brace can be open right before the last closing one
     comma = b"" if body[_last_non_space(body, end)] == _OPEN else b","
-    return b"".join((memoryview(body)[:end], comma, _MEMBER, memoryview(body)[end:]))
+    return b"".join((memoryview(body)[:end], comma, member, memoryview(body)[end:]))
 
 
 def _last_non_space(body: bytes, end: int) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wire.call import Call, CallKind
-from proxy.wire.inject import inject_usage
+from proxy.wire.inject import inject_usage, with_member
 from proxy.wire.read_call import read_call
 
 MEMBER = b'"stream_options":{"include_usage":true}'
@@ -97,3 +97,17 @@ def test_the_rest_means_the_same(
     assert read.pop("stream_options") == (fields.pop("stream_options", None) or {}) | {"include_usage": True}
     assert read == fields
     assert read_call(CallKind.CHAT, injected).usage_wanted
+
+
+@pytest.mark.parametrize(
+    ("body", "after"),
+    [
+        (b'{"model": "a", "x": 1.50}', b'{"model": "b", "x": 1.50}'),
+        (b'{"model":"a","model":"c"}', b'{"model":"a","model":"b"}'),
+        (b'{"n": {"model": "a"}}', b'{"n": {"model": "a"},"model":"b"}'),
+        (b" {} ", b' {"model":"b"} '),
+        (b"[1]", b"[1]"),
+    ],
+)
+def test_one_member_is_set_and_nothing_else_is_touched(body: bytes, after: bytes) -> None:
+    assert with_member(body, "model", "b") == after
