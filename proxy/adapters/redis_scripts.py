@@ -167,6 +167,11 @@ class RedisLedger:
         ]
         await FORGET.run_all(self.client, calls)
 
+    async def drop(self, proxy: str, replicas: Sequence[str]) -> None:
+        """These replicas are none of a proxy's any more."""
+        calls = [(self.keys(replica), self._head(self.channel(""), replica, proxy, "0")) for replica in replicas]
+        await FORGET.run_all(self.client, calls)
+
     async def publish(self, record: Record, ends: FloatArray, scrape_lease_s: float) -> bool:
         """Publish a replica's record; False: another proxy may."""
         arguments = record.holder, repr(scrape_lease_s), json.dumps(asdict(record)), facts_of(record), packed(*ends)

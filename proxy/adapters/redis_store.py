@@ -79,6 +79,10 @@ class RedisStore:
         await self._link.call(self._ledger.forget(proxy, replicas))
         await self._link.call(self._link.client.execute_command("HDEL", self._key("proxies"), proxy))
 
+    async def drop(self, proxy: str, replicas: Sequence[str]) -> None:
+        """These replicas are none of a proxy's any more: its rows there go."""
+        await self._link.call(self._ledger.drop(proxy, replicas))
+
     async def exchange(self, beat: Beat) -> BeatReply:
         """Tell and hear in one round trip. Raises StoreError."""
         return await self._link.call(self._exchange(beat))

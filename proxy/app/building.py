@@ -113,10 +113,17 @@ def build_services(
         request_ids=RequestIds(name),
         exchange=exchange,
     )
-    replicas.apply(policy.replicas)
-    for follower in _followers(services, counters, upstream):
-        live.follow(follower)
+    _adopt(services, counters, upstream)
     return services
+
+
+def _adopt(services: Services, counters: TokenizerLoader, upstream: HttpUpstream) -> None:
+    """Let the policy rule what was put together."""
+    if services.exchange is not None:
+        services.replicas.on_gone = services.exchange.replicas_gone
+    services.replicas.apply(services.policy.replicas)
+    for follower in _followers(services, counters, upstream):
+        services.live.follow(follower)
 
 
 def _replica_set(

@@ -80,7 +80,13 @@ class SharedLedger:
         self._epochs.pop(proxy, None)
         self._offers.pop(proxy, None)
         self._proxies_expected = max(1, self._proxies_expected - 1)
-        for replica, account in self.accounts.items():
+        for replica in self.accounts:
+            self.drop(proxy, replica)
+
+    def drop(self, proxy: str, replica: str) -> None:
+        """A replica is none of a proxy's any more: its row, heads and scrape lease there go, the proxy stays."""
+        account = self.accounts.get(replica)
+        if account is not None:
             account.forget(proxy)
             self._heads[replica].publish(proxy, [], 0.0)
             if account.holder == proxy:

@@ -155,6 +155,10 @@ class SharedStore(Protocol):
         """A proxy leaves."""
         ...
 
+    async def drop(self, proxy: str, replicas: Sequence[str]) -> None:
+        """These replicas are none of a proxy's any more. Left alone, its rows there would expire, and the proxy be given up with them."""
+        ...
+
     async def exchange(self, beat: Beat) -> BeatReply:
         """Tell and hear what is not needed on the way of a request."""
         ...

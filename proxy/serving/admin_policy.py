@@ -49,6 +49,8 @@ class PolicyRoutes:
             if len(text) > FILE_BYTES_MAX:
                 return response_of(error_answer(413, "policy_too_large", f"A policy has at most {FILE_BYTES_MAX} bytes."))
         judged = live.judge(bytes(text))
+        for parts in judged.parts.values():
+            await parts.feed.aclose()  # nothing was opened, and nothing will be
         if judged.policy is None:
             return JSONResponse({"good": False, "faults": judged.faults}, 422)
         replicas = self._services.replicas.changes_by(judged.policy.replicas)

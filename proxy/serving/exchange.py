@@ -12,7 +12,8 @@ Fails: while the store is out of touch the last answer stands. What others charg
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -67,6 +68,13 @@ class Exchange:
         """Another policy rules: the others are told with the next beat."""
         self._policy, self.digest = policy, policy_version(policy)
         self.sharing.member.scrape_lease_s = SCRAPE_LEASE_RATIO * policy.scrape.interval_s
+
+    async def replicas_gone(self, names: Sequence[str]) -> None:
+        """They are none of ours any more, though they may be others' still."""
+        member = self.sharing.member
+        if member.touch.sharing:
+            with suppress(StoreError):  # then the rows expire
+                await self.sharing.store.drop(member.name, names)
 
     def differing(self) -> list[ProxyCard]:
         """Proxies with another policy or version than ours."""

@@ -14,7 +14,7 @@ Fails: a replica whose last request never ends stays in sight, draining, for as 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +83,8 @@ class ReplicaSet:
     """``watchers`` and ``credentials`` are by name and change in place; who holds a name across an await asks whether it is still there.
 
     ``make`` gives a replica its parts, or raises ReplicaUnusableError; ``watch`` makes its watcher; ``busy`` tells of
-    requests out there beside the gate's; ``forget_url`` closes connections that nobody uses any more.
+    requests out there beside the gate's; ``forget_url`` closes connections that nobody uses any more; ``on_gone`` is told the names that
+    the gate knew one by that has left.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ReplicaSet:
         self.watchers: dict[str, ReplicaWatcher] = {}
         self.credentials: dict[str, Headers] = {}
         self.busy: Callable[[str], bool] = lambda _: False
+        self.on_gone: Callable[[tuple[str, ...]], Awaitable[None]] | None = None
         self.discovered: tuple[ReplicaPolicy, ...] = ()
         self._listed: tuple[ReplicaPolicy, ...] = ()
         self._make = make
@@ -256,7 +258,7 @@ class ReplicaSet:
         for task in running:
             task.cancel()
         del self.credentials[name]
-        self._close_later(self._parts.pop(name).feed, running)
+        self._close_later(self._parts.pop(name).feed, running, watcher.names)
         watcher.standing.forget()
         self._tell_gone(watcher)
         self._forget_unused(watcher.policy.url)
@@ -269,10 +271,12 @@ class ReplicaSet:
         if all(watcher.policy.url != url for watcher in self.watchers.values()):
             self._forget_url(url)
 
-    def _close_later(self, feed: ReplicaFeed, running: list[asyncio.Task[None]]) -> None:
+    def _close_later(self, feed: ReplicaFeed, running: list[asyncio.Task[None]], gone: tuple[str, ...] = ()) -> None:
         async def close() -> None:
             await asyncio.gather(*running, return_exceptions=True)
             await feed.aclose()
+            if gone and self.on_gone is not None:
+                await self.on_gone(gone)
 
         task = asyncio.get_running_loop().create_task(close())
         self._closing.add(task)

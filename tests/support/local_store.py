@@ -82,6 +82,11 @@ class LocalStore:
         self.ledger.forget(proxy)
         self.cards.pop(proxy, None)
 
+    async def drop(self, proxy: str, replicas: Sequence[str]) -> None:
+        self._asked("drop")
+        for replica in replicas:
+            self.ledger.drop(proxy, replica)
+
     async def exchange(self, beat: Beat) -> BeatReply:
         self._asked("exchange")
         self.cards[beat.card.proxy] = beat.card

@@ -17,6 +17,7 @@ from tests.support.redis_server import RedisServer, redis_server
 pytestmark = pytest.mark.redis
 
 BACK_S = 2.0
+LEASE_S = 1.0
 STORE = {"timeout": "100ms", "lease": "1s", "beat": "50ms", "rewrite": "50ms"}
 
 
@@ -157,3 +158,29 @@ async def test_one_that_becomes_full_or_read_only_is_gone_without() -> None:
             assert all(one.sharing.errors[StoreFault.READONLY] for one in two.proxies)
             client.replicaof("NO", "ONE")
             await two.until_all(StorePhase.SHARING)
+
+
+async def test_a_replica_that_one_proxy_gives_up_costs_it_nothing_at_the_store() -> None:
+    """Left there, its row would expire, and the proxy with it be given up and have to begin anew."""
+    async with pool() as made:
+        gone, kept = (url_of(mock).removeprefix("http://") for mock in made.mocks)
+        a, b = made.proxies
+        assert {reply.status for reply in await made.chats(20)} == {200}
+        epoch, before = a.sharing.member._epoch, a.services.replicas.wanted
+        a.services.replicas.apply([one for one in before if one.name == kept])
+        await until(lambda: list(a.services.watchers) == [kept], "the end of it at one proxy")
+        rewrites = a.sharing.rewrites
+        replies = await made.under_load(lambda: None, 2.5 * LEASE_S)
+        assert {reply.status for reply in replies} == {200}
+        assert a.sharing.rewrites > rewrites
+        assert (a.sharing.member._epoch, a.sharing.phase) == (epoch, StorePhase.SHARING)
+        assert not a.sharing.answers[Answer.FENCED]
+        assert gone in b.services.watchers
+        assert {record.replica for record in a.records[-8:]} == {kept}
+        a.services.replicas.apply(before)
+        await a.until_serving(2)
+        await made.until_all(StorePhase.SHARING)
+        assert {reply.status for reply in await made.chats(20)} == {200}
+        assert a.sharing.member._epoch == epoch
+        for proxy in made.proxies:
+            await proxy.until_idle(*made.mocks)
