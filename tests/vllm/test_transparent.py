@@ -7,14 +7,16 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from proxy.wire.routes import CLOSED_PATHS, OWN_PATHS, SAME_PATHS, kind_of
+from proxy.wire.routes import CLOSED_PATHS, OWN_PATHS, SAME_PATHS, closed_path, kind_of
 from tests.bench.kvgate_process import KvgateProcess, kvgate_process
 from tests.vllm.conftest import HOME, VllmFactory, VllmServer
-from tests.vllm.transparent import Case, Table, ask, run, unknown_to_the_table
+from tests.vllm.transparent import Case, Table, ask, difference, run, served_routes, unknown_to_the_table
 
 pytestmark = pytest.mark.vllm
 
@@ -50,22 +52,59 @@ async def test_everything_that_is_relayed_is_the_same(replica: VllmServer, gate:
     assert table.differences == []
 
 
-def own_answers_to_pages() -> Iterator[Case]:
-    """What kvgate answers itself, and a browser of a page that the engine allows, or does not, may look at."""
-    for origin in (PAGE, "https://other.example"):
-        yield Case("/v1/models", "GET", "/v1/models", b"", (("origin", origin),), what=origin)
+@pytest.fixture(scope="module")
+def pooling(vllm_server: VllmFactory) -> VllmServer:
+    """The same model turned into an embedding one, in development mode: it has the routes that control an engine, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+            patch.setenv(name, "1")
+        return vllm_server(256, *POOLING)
 
 
-async def test_a_pooling_model_is_the_same_too(vllm_server: VllmFactory, tmp_path: Path) -> None:
-    """Embedding, classifying, scoring and pooling routes, on the same model turned into an embedding one."""
-    server = vllm_server(256, *POOLING)
-    with kvgate_process(server.base_url, server.model_dir, tmp_path) as gate:
-        table = await run(server.base_url, gate.base_url, None, server.served_name)
-        await table.compare(server.base_url, gate.base_url, own_answers_to_pages())
-    shown(table, "A pooling model")
+async def test_a_pooling_model_is_the_same_too(pooling: VllmServer, tmp_path: Path) -> None:
+    """Embedding, classifying, scoring and pooling routes."""
+    with kvgate_process(pooling.base_url, pooling.model_dir, tmp_path) as gate:
+        table = await run(pooling.base_url, gate.base_url, None, pooling.served_name)
+        for page in (
+            PAGE,
+            "https://other.example",
+        ):  # kvgate's own answer; a browser must be told of it what the engine would tell
+            case = Case("/v1/models", "GET", "/v1/models", b"", (("origin", page),))
+            direct, through = [await ask(url, case, "page") for url in (pooling.base_url, gate.base_url)]
+            unsigned = replace(direct, headers=tuple(pair for pair in direct.headers if pair[0] != "server"))
+            assert (difference(unsigned, through), page == PAGE) == ("", "access-control-allow-origin" in dict(direct.headers))
+    shown(table, "A pooling model, in development mode")
     assert unknown_to_the_table(table.kinds) == []
-    assert {path for _, path in table.kinds} >= {"/pooling", "/v1/embeddings", "/v2/embed"}
+    assert {path for _, path in table.kinds} >= {"/pooling", "/v1/embeddings", "/v2/embed", "/sleep", "/v1/load_lora_adapter"}
     assert table.differences == []
+
+
+async def test_control_of_a_real_engine_is_closed_until_it_is_opened(pooling: VllmServer, tmp_path: Path) -> None:
+    """By the policy, to the admin token, for a named replica; then the answer is the engine's."""
+    token, policy = tmp_path / "token", tmp_path / "opened.yaml"
+    token.write_text("a-token-for-this-test")
+    policy.write_text("passthrough: {allow: [/is_sleeping, /reset_prefix_cache]}\nrelay: {drain_accept: 0s}\n")
+    routes = [(method, path) for method, path in await served_routes(pooling.base_url) if closed_path(path)]
+    assert len(routes) > 15
+    with kvgate_process(
+        pooling.base_url, pooling.model_dir, tmp_path, "--policy", str(policy), "--admin-token-file", str(token)
+    ) as gate:
+        name = urlsplit(pooling.base_url).netloc
+        named = (("x-kvgate-admin-token", token.read_text()), ("x-kvgate-replica", name))
+        for method, path in routes:
+            encoded = path.replace("e", "%65")  # the same path to the engine, and so to kvgate
+            for spelled in (path, encoded, "/" + path, path + "/", path.upper(), "/x/.." + path, encoded.replace("%", "%25")):
+                bare = await ask(gate.base_url, Case(path, method, spelled), "bare")
+                opened = path in {"/is_sleeping", "/reset_prefix_cache"} and spelled in {path, encoded}
+                assert (bare.status, spelled) == (401 if opened else 403, spelled)
+        for method, path in (("GET", "/is_sleeping"), ("POST", "/reset_prefix_cache")):
+            direct = await ask(pooling.base_url, Case(path, method, path, b"", ()), "control")
+            through = await ask(gate.base_url, Case(path, method, path, b"", named), "control")
+            assert (direct.status, difference(direct, through)) == (200, "")
+        everywhere = await ask(
+            gate.base_url, Case("/is_sleeping", "GET", "/is_sleeping", b"", (named[0], ("x-kvgate-replica", "all"))), "all"
+        )
+        assert json.loads(everywhere.frames[0]) == {name: {"status": 200, "body": {"is_sleeping": False}}}
 
 
 def test_the_table_names_every_route_of_every_flag_and_no_other() -> None:
