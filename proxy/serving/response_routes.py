@@ -6,6 +6,7 @@ whose replica is gone is gone with it.
 
 import asyncio
 import re
+from urllib.parse import quote
 
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import AWAITED_PHASES
@@ -19,6 +20,7 @@ from proxy.wire.typed_streams import ResponseFields, read_response
 
 POLL_S = 2.0  # a place held two seconds too long costs little, and a look costs the engine's front end some 100 us
 ASK_S_MAX = 10.0
+ID_CHARS_MAX = 512  # vLLM's own have 37; a longer one is no replica's to look for
 ANSWER_BYTES_MAX = 16 << 20
 _ABOUT = re.compile(r"/v1/responses/([^/]+)(/cancel)?")
 _KEPT = frozenset({b"authorization", b"host", b"x-request-id"})  # of a client's headers, for questions of our own
@@ -110,9 +112,11 @@ class ResponseRoutes:
 
     async def ask(self, name: str, response_id: str, headers: Headers) -> ResponseFields | None:
         """What a replica says of a response; None where it has none, or does not answer in time."""
+        if len(response_id) > ID_CHARS_MAX:
+            return None
         services = self._services
         own = services.upstream_headers(name, [field for field in headers if field[0] in _KEPT])
-        target = b"/v1/responses/" + response_id.encode()
+        target = b"/v1/responses/" + quote(response_id, safe="", errors="surrogatepass").encode()  # a client chose it
         parts, size = [], 0
         try:
             async with asyncio.timeout(ASK_S_MAX):

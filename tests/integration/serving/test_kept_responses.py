@@ -165,3 +165,12 @@ async def test_a_list_that_no_pool_could_hold_is_the_engines_to_take_in_turn() -
             await proxy.wire.request("POST", "/v1/embeddings", json.dumps({"model": "m", "input": [7] * 2000}).encode())
         ).status == 400
         await proxy.until_idle()
+
+
+@pytest.mark.parametrize("named", ["x HTTP/1.1\r\nhost: x\r\n\r\nPOST /sleep", "../../sleep?x=", "\ud800", "x" * 10_000, ""])
+async def test_a_made_up_id_asks_for_nothing_else(named: str) -> None:
+    async with keeping() as (proxy, *engines):
+        assert (await respond(proxy, previous_response_id=named)).status == 200
+        asked = [path for engine in engines for path in engine.asked]
+        assert all(path.startswith("GET /v1/responses/") and path.count(" ") == 1 + named.count(" ") for path in asked)
+        await proxy.until_idle()
