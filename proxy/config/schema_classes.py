@@ -19,7 +19,7 @@ from proxy.config.scalars import (
     integer,
     number,
 )
-from proxy.config.shape import Key, ListOf, MapOf, OneOrMany, Section
+from proxy.config.shape import ITSELF, Key, ListOf, MapOf, OneOrMany, Section
 from proxy.core.policy_classes import ClassQueue, Degrade, Fallback, Match, Saturated, TokenRange, TrafficClass
 
 KEPT_OUT = "a secret in a policy file ends up in version control: use api_key_env or api_key_file"
@@ -54,10 +54,13 @@ def check_one_key(_: object, nodes: Mapping[str, Node], path: str, faults: Fault
 
 def _check_fallback(fallback: Fallback, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
     check_one_key(fallback, nodes, path, faults)
-    node = next(iter(nodes.values()), None)
     if fallback.model is None and fallback.url is None:
         faults.add(
-            node, path, got="neither", allowed="a model, a url or both", because="it would lead back to where it came from"
+            nodes[ITSELF],
+            path,
+            got="neither",
+            allowed="a model, a url or both",
+            because="it would lead back to where it came from",
         )
     for name in ("api_key_env", "api_key_file"):
         if name in nodes and fallback.url is None:

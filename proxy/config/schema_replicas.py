@@ -9,7 +9,7 @@ from yaml.nodes import Node
 from proxy.config.nodes import Faults
 from proxy.config.scalars import ENV_NAME, HEADER_NAME, HEADER_VALUE, NAME, TEXT, URL, ZMQ_ENDPOINT, choice, duration, integer
 from proxy.config.schema_classes import KEPT_OUT, SECRETS, check_one_key
-from proxy.config.shape import Key, MapOf, Section
+from proxy.config.shape import ITSELF, Key, MapOf, Section
 from proxy.core.policy import Discovery, DnsNames, KubernetesService, ReplicaPolicy, Scheme
 
 REPLICAS_MAX = 1000
@@ -41,7 +41,7 @@ def check_replicas(replicas: tuple[ReplicaPolicy, ...], nodes: Mapping[str, Node
 
 def _check_dns(dns: DnsNames, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
     if (dns.srv is None) == (dns.name is None) or (dns.name is None) != (dns.port is None):
-        node = next(nodes[name] for name in ("srv", "port", "name", "every") if name in nodes)
+        node = next(nodes[name] for name in ("srv", "port", "name", "every", ITSELF) if name in nodes)
         got = " and ".join(name for name in ("name", "port", "srv") if name in nodes) or "none of them"
         because = "addresses need a port, and SRV records tell it"
         faults.add(node, path, got=got, allowed="name and port, or srv", because=because)
@@ -50,7 +50,7 @@ def _check_dns(dns: DnsNames, nodes: Mapping[str, Node], path: str, faults: Faul
 def _check_discovery(_: Discovery, nodes: Mapping[str, Node], path: str, faults: Faults) -> None:
     named = [name for name in SOURCES if name in nodes]
     if len(named) != 1:
-        node = nodes[named[1]] if named else next(iter(nodes.values()))
+        node = nodes[named[1]] if named else nodes[ITSELF]
         got = " and ".join(named) or "none of them"
         faults.add(
             node, path, got=got, allowed="one of file, dns, kubernetes", because="replicas of two sources could be the same"

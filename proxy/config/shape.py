@@ -33,6 +33,7 @@ class Key:
     required: bool = False
 
 
+ITSELF = ""  # no key is spelt so
 Check = Callable[[Any, Mapping[str, Node], str, Faults], None]
 
 
@@ -40,7 +41,8 @@ Check = Callable[[Any, Mapping[str, Node], str, Faults], None]
 class Section:
     """A map with known keys. ``refused`` are keys people may try, with the reason why not; their values are never echoed.
 
-    ``short`` is the key that a bare value stands for; ``check`` sees the finished value with the nodes of its keys.
+    ``short`` is the key that a bare value stands for; ``check`` sees the finished value with the nodes of its keys, and the map itself
+    under ``ITSELF``.
     """
 
     make: Callable[..., Any]
@@ -76,7 +78,7 @@ class Section:
             return None
         made = self.make(**fields)
         if self.check:
-            self.check(made, nodes, path, faults)
+            self.check(made, nodes | {ITSELF: node}, path, faults)
         return made if len(faults.found) == before else None
 
     def _unknown(self, name: str, node: Node, path: str, faults: Faults) -> None:

@@ -1,6 +1,6 @@
 """Policy files with one line changed, and what is known of the change: where a fault has to point, and whether there must be one.
 
-The text is the shipped default with, below it, the keys that have none: one key to a line, so that a line is a place.
+In the text that is changed (``policy_text``) there is one key to a line, so that a line is a place.
 """
 
 import re
@@ -9,105 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from proxy.config.policy_file import default_path
+from tests.property.policy_text import FULL
 
-KEY_A, KEY_B = "a" * 64, "b" * 64
 _LINE = re.compile(r"^( *(?:- )?)([A-Za-z0-9_-]+):(?: +(.*))?$")
-
-
-def _beside(text: str, section: str, *lines: str) -> str:
-    """Return the text with lines added below a top-level key."""
-    return text.replace(f"{section}:\n", "\n".join((f"{section}:", *(f"  {line}" for line in lines))) + "\n", 1)
-
-
-def _full() -> str:
-    shipped = (
-        "\n".join(line for line in re.sub(r" *#.*", "", default_path().read_text("utf-8")).splitlines() if line.strip()) + "\n"
-    )
-    shipped = shipped.replace("from: [header, api_key, user]", "from: [header, api_key, user, jwt]").replace(
-        "auth: pass", "auth: require"
-    )
-    return _beside(shipped, "tenants", *_TENANTS.splitlines()) + _REST
-
-
-_TENANTS = f"""\
-jwt_claim: team
-weights:
-  zoo: 2
-list:
-  acme:
-    weight: 2
-    priority: 1
-    requests_per_s: 5
-    tokens_per_min: 60000
-    burst: 20s
-    kv_share_max: 0.5
-    kv_share_min: 0.1
-    key_sha256: {KEY_A}
-  bolt:
-    kv_share_min: 0.2
-others:
-  weight: 0.5
-  priority: -1
-  requests_per_s: 2.5
-  tokens_per_min: 6000
-  burst: 10s
-  kv_share_max: 0.25"""
-_REST = f"""\
-trusted_callers: [10.0.0.0/8, "::1"]
-passthrough:
-  allow: [/sleep, /wake_up]
-tokenizer: org/model-7b
-replicas:
-  - url: http://10.0.0.5:8000
-    name: a
-    kv_blocks: 27000
-    block_size: 16
-    max_num_seqs: 256
-    api_key_env: VLLM_KEY
-    headers:
-      x-zone: a
-    kv_events: tcp://10.0.0.5:5557
-  - url: https://b.example/llm
-    api_key_file: /run/secrets/b
-classes:
-  - name: chat
-    match:
-      model: llama-*
-      path: /v1/chat/*
-      headers:
-        x-class: chat*
-      tenant: ac*
-      key_sha256: [{KEY_A}, {KEY_B}]
-      stream: true
-      lora: tuned-*
-      prompt_tokens:
-        min: 10
-        max: 8000
-    priority: 10
-    weight: 2
-    deadline: 10s
-    ttft: 2s
-    tpot: 50ms
-    queue:
-      requests_max: 100
-      tokens_max: 400000
-      wait_max: 20s
-    when_saturated: [queue, degrade, reroute, shed]
-    degrade:
-      max_tokens_min: 256
-    fallbacks:
-      - model: llama-small
-      - url: https://api.example/v1
-        api_key_env: OUTSIDE_KEY
-      - url: https://other.example
-        api_key_file: /run/secrets/other
-  - name: bulk
-    match:
-      path: /v1/completions
-    priority: -10
-"""
-FULL = _full()
 
 
 class Expected(StrEnum):
@@ -157,7 +61,7 @@ def _is_name(place: Place) -> bool:
 KEYED = [place for place in PLACES if not _is_name(place)]
 NUMBERS = [place for place in VALUED if place.value and re.fullmatch(r"-?[0-9._]+", place.value) and not _is_name(place)]
 MEASURES = [place for place in VALUED if place.value and re.fullmatch(r"[0-9.]+(us|ms|s|m|h|B|KiB|MiB|GiB)", place.value)]
-WORDS = [place for place in VALUED if place.key in {"mode", "error_detail", "auth", "stream", "when_saturated"}]
+WORDS = [place for place in VALUED if place.key in {"mode", "error_detail", "auth", "stream", "when_saturated", "scheme"}]
 
 
 def _with(place: Place, line: str | None, *, after: bool = False) -> str:
@@ -246,6 +150,22 @@ def _unknown_line(random: Random) -> Mutation:
     return Mutation("unknown line", text, place.index + 2, Expected.AT_LINE, shapeless=True)
 
 
+def _section_of_another_kind(random: Random) -> Mutation:
+    """What stands below a key is gone, and in its place nothing of the kind."""
+    place = random.choice([one for one in PLACES if one.value is None])
+    end = place.index + 1
+    while end < len(LINES) and _depth(LINES[end]) > len(place.indent):
+        end += 1
+    value = random.choice(["[]", "null", "word", "5", "{}", "[{}]", "[[]]"])
+    lines = [*LINES[: place.index], f"{place.indent}{place.key}: {value}", *LINES[end:]]
+    expected = Expected.TAKEN_OR_LINE if value == "{}" else Expected.AT_LINE  # a map that says nothing will do in most places
+    return Mutation("section", "\n".join(lines) + "\n", place.index + 1, expected, shapeless="{}" not in value)
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
 def _other_value(random: Random) -> Mutation:
     """A value that may do: within bounds, or at odds with its neighbours."""
     place = random.choice(NUMBERS + MEASURES)
@@ -262,7 +182,7 @@ def _line_gone(random: Random) -> Mutation:
 
 KINDS: tuple[Callable[[Random], Mutation], ...] = (
     _misspelt_key, _number_that_is_none, _measure_that_is_none, _measure_beyond_its_bounds, _word_that_is_none, _key_twice, _secret,
-    _tab, _unclosed, _unknown_line, _other_value, _line_gone,
+    _tab, _unclosed, _unknown_line, _section_of_another_kind, _other_value, _line_gone,
 )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from proxy.config.policy_file import SCHEMA_FILE, Review, review, shipped_path
 from proxy.config.schema import POLICY
 from proxy.config.shape import key_names
 from proxy.config.written import written
-from tests.property.policy_mutations import FULL, KINDS, LINES, Expected, Mutation, mutations
+from tests.property.policy_mutations import KINDS, LINES, Expected, Mutation, mutations
+from tests.property.policy_text import FULL
 from tests.support.yaml_json import json_of
 
 VALIDATOR = Draft202012Validator(json.loads(shipped_path(SCHEMA_FILE).read_text("utf-8")))
