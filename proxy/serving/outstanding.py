@@ -18,7 +18,7 @@ class Outstanding:
         self._count: Counter[str] = Counter()  # names come and go
 
     def load(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> dict[str, int]:
-        """Requests outstanding per usable replica; stalled and ejected ones only when none serves, others only when all are neither.
+        """Requests outstanding per usable replica; stalled, ejected and wedged ones only when no other serves, the rest only after those.
 
         None that is being drained; one that is coming back only as far as it may, unless it is the only one.
         """
@@ -26,10 +26,9 @@ class Outstanding:
             name for name, watcher in self._watchers.items()
             if name not in excluded and not watcher.draining and self._serves(watcher, model)
         ]  # fmt: skip
-        for wanted in ({ReplicaPhase.SERVING}, AWAITED_PHASES):
-            usable = [name for name in names if self._watchers[name].phase in wanted]
-            if usable:
-                break
+        serving = [name for name in names if self._watchers[name].phase is ReplicaPhase.SERVING]
+        usable = [name for name in serving if not self._watchers[name].standing.wedged]
+        usable = usable or [name for name in names if self._watchers[name].phase in AWAITED_PHASES]
         load = {name: self.on(name) for name in usable or names}
         unspared = {name: count for name, count in load.items() if not self._watchers[name].standing.spared(count)}
         return unspared or load

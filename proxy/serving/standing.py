@@ -16,6 +16,7 @@ class Standing:
     def __init__(self, name: str, outliers: Outliers, clock: Clock) -> None:
         self.name = name
         self.seen = ReplicaPhase.PROBING  # by looking at it
+        self.wedged = False  # it answers and does nothing (``core.wedge``)
         self._drained_by = frozenset[str]()
         self._outliers = outliers
         self._clock = clock
@@ -67,13 +68,19 @@ class Standing:
         self._tell(cold=False)
         return True
 
+    def stand_still(self, wedged: bool) -> None:
+        """Whether nothing moves there though it answers."""
+        if wedged is not self.wedged:
+            self.wedged = wedged
+            self._tell(cold=False)
+
     def _tell(self, *, cold: bool) -> None:
-        usable = self.seen is ReplicaPhase.SERVING and not self.draining
+        usable = self.seen is ReplicaPhase.SERVING and not self.draining and not self.wedged
         self._outliers.seen(self.name, self._models, self._clock.now_s(), usable=usable, cold=cold)
 
     def forget(self) -> None:
         """Its engine is another one from now on, or it is none of ours any more."""
-        self.seen, self._models = ReplicaPhase.PROBING, ()
+        self.seen, self._models, self.wedged = ReplicaPhase.PROBING, (), False
         self._outliers.forget(self.name)
 
     def answered(self) -> None:

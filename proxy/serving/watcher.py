@@ -242,6 +242,7 @@ class ReplicaWatcher:
         if name in self._wedged and not wedged:
             log.warning("replica.moves_again replica=%s", name)
             self._wedged.discard(name)
+        self.standing.stand_still(self._wedged.issuperset(self.names))
 
     def _look_for_second_proxy(self, book: Book) -> None:
         ours, foreign = book.ledger.sequences_total, book.saturation.foreign_sequences
