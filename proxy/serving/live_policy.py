@@ -107,6 +107,13 @@ class LivePolicy:
             log.warning("policy.at_restart keys=%s: these take effect when the process starts again", ",".join(self.at_restart))
         return True
 
+    def refresh(self) -> None:
+        """Read the keys anew that the policy names."""
+        try:
+            self._replicas.refresh()
+        except ReplicaUnusableError as error:
+            self.refuse((str(error),))
+
     def rule(self, policy: Policy, parts: dict[str, ReplicaParts]) -> None:
         """Let ``policy`` rule from now on, with ``parts`` for replicas that are new or changed in it."""
 

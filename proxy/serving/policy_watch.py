@@ -73,5 +73,5 @@ class PolicyWatch:
             log.warning("policy.asked file=%s", self._live.file)
         if found.fault:
             self._live.refuse((f"{self._live.file}: got a file that cannot be opened ({found.fault}); allowed a readable file",))
-        else:
-            self._live.take(found.text, found.modified_s)
+        elif self._live.take(found.text, found.modified_s) and asked:
+            self._live.refresh()

@@ -156,6 +156,15 @@ class ReplicaSet:
                 self._keep(replica, parts.get(replica.name))
         return changes
 
+    def refresh(self) -> None:
+        """Read all keys anew: who got another one is spoken to by it from now on. Raises ReplicaUnusableError."""
+        for replica in self.wanted:
+            parts = self._make(replica)
+            if parts.headers != self.credentials[replica.name]:
+                self._renew(self.watchers[replica.name], replica, parts)
+            else:
+                self._close_later(parts.feed, [])
+
     def follow(self, scrape: Scrape) -> None:
         """Look at all of them by these rules from now on."""
         for watcher in self.watchers.values():

@@ -155,6 +155,34 @@ async def test_a_saved_file_rules_within_a_second_and_on_demand(tmp_path: Path) 
         await proxy.until_idle(mock)
 
 
+def write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+async def test_keys_are_read_anew_when_asked_for(tmp_path: Path) -> None:
+    path, key = tmp_path / "policy.yaml", tmp_path / "key"
+    write(key, "one")
+    async with running(settings()) as mock:
+        policy = {"replicas": [{"url": url_of(mock), "name": "gpu", "api_key_file": str(key)}]}
+        write(path, saved(policy).decode())
+        async with proxying(policy=policy) as proxy:
+            live, watch = proxy.services.live, PolicyWatch(FileWatch(path), proxy.services.live)
+            task = asyncio.create_task(watch.run())
+            write(key, "two")
+            watch.reload()
+            sent = lambda: proxy.services.upstream_headers("gpu", [])  # noqa: E731
+            await until(lambda: sent() == [(b"authorization", b"Bearer two")], "the new key")
+            assert (await proxy.wire.chat(max_tokens=2)).status == 200
+            write(key, "")
+            watch.reload()
+            await until(lambda: live.faults, "a key that is gone")
+            assert "should hold its API key and is empty" in live.faults[0]
+            assert sent() == [(b"authorization", b"Bearer two")]
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await proxy.until_idle(mock)
+
+
 @pytest.mark.slow
 async def test_a_hundred_reloads_under_load_fail_nobody() -> None:
     """Bounds, classes, margins and modes change all the time; a bad file now and then."""

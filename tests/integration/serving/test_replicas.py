@@ -63,6 +63,38 @@ async def test_a_replica_that_comes_back_with_another_pool() -> None:
                 await proxy.until_idle(second)
 
 
+@pytest.mark.parametrize("what", ["model", "version", "cache"])
+async def test_a_server_that_restarts_as_another_is_probed_before_it_is_used(what: str) -> None:
+    """Too fast for a scrape to fail: the counters that begin anew tell."""
+    changes: dict[str, Any] = {
+        "model": {"model": "other"}, "version": {"metrics_version": MetricsVersion.V0_10_2}, "cache": {"engine": {"num_gpu_blocks": 300}}
+    }[what]  # fmt: skip
+    backends: list[int] = []
+    async with AsyncExitStack() as stack, AsyncExitStack() as ending:
+        first = await ending.enter_async_context(running(settings(step_time=StepTimeModel(speed=20))))
+        second = await stack.enter_async_context(running(settings(**changes)))
+        port = await stack.enter_async_context(gateway(backends))
+        backends.append(first.port)
+        proxy = await stack.enter_async_context(proxying(f"http://127.0.0.1:{port}"))
+        (watcher,), fleet = proxy.services.watchers.values(), proxy.services.dispatcher.gate.fleet
+        stream = await proxy.wire.start_chat(max_tokens=3000, ignore_eos=True, stream=True)
+        await stream.reader.readuntil(b"data: ")
+        epochs, backends[:] = fleet.epochs_total, [second.port]
+        first.server.pool.hang_up()
+        await ending.aclose()
+        await until(lambda: fleet.epochs_total > epochs, "a new epoch")
+        await stream.leave()
+        assert not fleet.books[watcher.name].ledger.leases
+        facts = watcher.facts
+        assert facts is not None  # the new one's, before anybody was sent there
+        model = "other" if what == "model" else "mock"
+        assert (facts.models, facts.kv_blocks_total) == ((model,), 300 if what == "cache" else 512)
+        assert fleet.books[watcher.name].spec.models == facts.models
+        await until(lambda: not proxy.services.loading() and watcher.phase is ReplicaPhase.SERVING, "the new server")
+        assert (await proxy.wire.chat(model=model, max_tokens=2)).status == 200
+        await proxy.until_idle(second)
+
+
 GARBAGE = {
     "no HTTP": b"\x00\x01\x02 garbage \r\n\r\n",
     "nothing": b"",

@@ -234,3 +234,39 @@ async def test_a_bad_policy_and_a_taken_port(tmp_path: Path) -> None:
             assert await kvgate.ended() == 1
             await kvgate.said(rf"cannot listen on 127.0.0.1:{port}: .*Choose another address or port")
             assert not [line for line in kvgate.lines if "Traceback" in line]
+
+
+@pytest.mark.slow
+async def test_a_saved_policy_and_its_replicas_rule_the_process(tmp_path: Path) -> None:
+    """By being saved, by SIGHUP, and not at all while it has a fault."""
+    path = tmp_path / "policy.yaml"
+    async with running(settings()) as one, running(settings()) as two:
+        policy = f"scrape: {{interval: 100ms}}\nreplicas: ['{url_of(one)}']\n"
+        async with serve("--tokenizer", str(TOKENIZER_DIRECTORY), policy=policy, folder=tmp_path) as kvgate:
+            clients, admin = await kvgate.ports()
+            await kvgate.said("counting tokens with")
+            before = (await admin.request("GET", "/admin/policy")).json()
+            save(path, policy.replace(url_of(one), url_of(two)))
+            await kvgate.said("policy.live version=")
+            await kvgate.said("replica.left")
+            shown = (await admin.request("GET", "/admin/policy")).json()
+            assert shown["version"] != before["version"]
+            assert shown["replicas"] == [url_of(two).removeprefix("http://")]
+            assert (await clients.chat(max_tokens=2)).status == 200
+            save(path, "mode: nonsense\n")
+            await kvgate.said(r"policy\.bad .*policy\.yaml:1:7: mode")
+            assert (await clients.request("GET", "/ready")).status == 200
+            save(path, policy)
+            kvgate.process.send_signal(signal.SIGHUP)
+            await kvgate.said("policy.asked")
+            await kvgate.said(rf"policy\.live version={before['version']}")
+            assert (await clients.chat(max_tokens=2)).status == 200
+            kvgate.process.send_signal(signal.SIGINT)
+            assert await kvgate.ended() == 0
+
+
+def save(path: Path, text: str) -> None:
+    """As editors do."""
+    other = path.with_suffix(".new")
+    other.write_text(text, encoding="utf-8")
+    other.replace(path)
