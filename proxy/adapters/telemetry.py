@@ -70,6 +70,7 @@ class _StateCollector(Collector):
             yield GaugeMetricFamily(name, text, value=float(value))
         counters = (
             ("kvgate_held", "Requests that had to wait", state.held_total),
+            ("kvgate_degraded", "Requests let in with fewer output tokens than they asked for", state.degraded_total),
             ("kvgate_would_hold", "Requests that enforcing would have held, in observe", state.would_hold_total),
             ("kvgate_would_shed", "Requests that enforcing would have refused, in observe", state.would_shed_total),
             ("kvgate_warm_waits", "Requests that waited for a warm replica while another had room", state.warm_waits_total),

@@ -55,6 +55,8 @@ class Demand:
     tenant: str = "default"
     tenant_weight: float = 1.0
     priority: int = 0  # higher first
+    degrade_tokens_min: int | None = None  # least cap that it may be let in with; None: its own
+    degrade_first: bool = False  # rather than that it waits as it is
     may_queue: bool = True  # False: what does not fit at once is refused at once
     body_bytes: int = 0
     ttft_s: float | None = None  # target from arrival to the first token; None: no target

@@ -146,11 +146,13 @@ class Gate(GateParts):
         entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
         self.placement.burst.arrived(now_s)
         held = self.queue.takes is not None and not self.queue.takes(entry)
-        choice = None if held else self.placement.at_once(entry, self.fleet.fresh(now_s), now_s)
-        if choice is not None:
-            self._reserve(choice, effects)
+        pool = self.fleet.fresh(now_s)
+        choice = None if held else self.placement.at_once(entry, pool, now_s)
+        found: Choice | Waiting = choice or (entry if held else self.degrading.at_once(entry, books, pool, now_s))
+        if isinstance(found, Choice):
+            self._reserve(found, effects)
             return
-        self._enqueue(entry, exceeded, books, now_s, effects)
+        self._enqueue(found, exceeded, books, now_s, effects)
 
     def _tenant_refusal(self, demand: Demand, books: list[Book], now_s: float) -> Refusal | None:
         """What the tenant may not; else its rate is charged for the request."""
@@ -255,6 +257,7 @@ class Gate(GateParts):
             self._place_anew(request_id, now_s, effects)
             return
         self.counters.admitted += 1
+        self.counters.degraded += opened.entry.degraded
         self.shedding.forecast.learn(opened.entry, now_s)
         effects.append(Forward(request_id, opened.lease))
 
@@ -317,13 +320,22 @@ class Gate(GateParts):
         for entry in self.queue.expired(now_s):
             self.shedding.forecast.learn(entry, now_s)
             books = self.fleet.of_model(entry.demand.length_class.model)
-            self._shed(entry.demand.request_id, self.shedding.timed_out(entry, books, now_s), effects)
+            self._shed_at_last(entry, books, self.shedding.timed_out(entry, books, now_s), now_s, effects)
         for entry in self.queue.standing_by():
             books = self.fleet.of_model(entry.demand.length_class.model)
             if self.shedding.promises(entry, books, now_s):
                 self.queue.promise(entry)
             elif (refusal := self.shedding.too_late(entry, books, now_s)) is not None:
-                self._shed(entry.demand.request_id, refusal, effects)
+                self._shed_at_last(entry, books, refusal, now_s, effects)
+
+    def _shed_at_last(self, entry: Waiting, books: list[Book], refusal: Refusal, now_s: float, effects: list[Effect]) -> None:
+        """Shed one that has waited, unless less than it asked for fits now."""
+        degradable = entry.demand.degrade_tokens_min is not None
+        choice = self.degrading.at_last(entry, books, self.fleet.fresh(now_s), now_s) if degradable else None
+        if choice is None:
+            self._shed(entry.demand.request_id, refusal, effects)
+        else:
+            self._admit(choice, effects)
 
     def _shed(self, request_id: str, refusal: Refusal, effects: list[Effect]) -> None:
         self.queue.remove(request_id)

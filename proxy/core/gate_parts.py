@@ -1,5 +1,6 @@
 """What the gate is composed of, and what of it follows the policy while it runs (``core.gate``). Decides nothing."""
 
+from proxy.core.degrading import Degrading
 from proxy.core.events import Effect
 from proxy.core.fleet import Fleet
 from proxy.core.observing import Observing, among_first
@@ -24,6 +25,7 @@ class GateParts:
         bounds = policy.queue
         self.queue = WaitQueue(requests_max=bounds.requests_max, tokens_max=bounds.tokens_max, bytes_max=bounds.bytes_max)
         self.placement = Placement(self.queue, self.fleet.warmth)
+        self.degrading = Degrading(self.queue, self.placement)
         self.shedding = Shedding(self.queue, policy.relay.reroutes_max)
         self.counters = GateCounters()
         self.observing = Observing(self.shedding, self.counters)

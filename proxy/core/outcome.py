@@ -74,5 +74,6 @@ class GateCounters:
     held: int = 0
     shed: int = 0
     rerouted: int = 0
+    degraded: int = 0  # let in with fewer output tokens than they asked for
     would_hold: int = 0
     would_shed: int = 0

@@ -141,6 +141,13 @@ class TrafficClass:
         """Whether a request is sent elsewhere before it waits here."""
         return bool(self.fallbacks) and Saturated.QUEUE in self.when_saturated[self.when_saturated.index(Saturated.REROUTE) :]
 
+    @property
+    def degrades_first(self) -> bool:
+        """Whether a request asks for less before it waits."""
+        if Saturated.DEGRADE not in self.when_saturated:
+            return False
+        return Saturated.QUEUE not in self.when_saturated[: self.when_saturated.index(Saturated.DEGRADE)]
+
     def wait_s_max(self, pool_s_max: float) -> float:
         """Seconds that a request may wait; ``pool_s_max`` where the class says nothing."""
         return pool_s_max if self.queue.wait_s_max is None else self.queue.wait_s_max

@@ -41,6 +41,7 @@ class ProcessState:
     tokenizer_backlog: int
     tokenizer_backlog_bytes: int
     limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
+    degraded_total: int = 0
     queue_by_class: tuple[tuple[str, int], ...] = ()  # requests that wait
     tenants: tuple[TenantState, ...] = ()  # those with a limit that is in use
     responses_known: int = 0  # stored responses whose replica is remembered

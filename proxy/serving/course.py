@@ -48,6 +48,12 @@ class Course:
         return not result.stream_done if result.is_stream else result.unfinished
 
     @property
+    def degraded_to(self) -> int | None:
+        """The cap of output tokens that it was let in with, where that is less than it asked for."""
+        cap = None if self.admission is None else self.admission.lease.demand.output_tokens_max
+        return None if cap == self.intake.call.output_tokens_max else cap
+
+    @property
     def output_tokens(self) -> int | None:
         """As the engine's usage says, else as many as were seen."""
         if self.result is None:

@@ -19,6 +19,7 @@ from proxy.core.policy_tenants import key_digest
 from proxy.ports import Headers, PromptCount
 from proxy.serving.services import Services
 from proxy.wire.call import Call, CallKind
+from proxy.wire.output_cap import CAP_FIELDS
 from proxy.wire.read_call import read_call
 
 FINGERPRINT_BYTES = 2048  # of each end: the newest message, and a body's own bytes beside its length
@@ -156,6 +157,8 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         tenant_weight=tenant.weight * traffic_class.weight,
         priority=tenant.priority + traffic_class.priority,
         may_queue=Saturated.QUEUE in traffic_class.when_saturated,
+        degrade_tokens_min=traffic_class.degrade.output_tokens_min if traffic_class.degrade and degradable(intake) else None,
+        degrade_first=traffic_class.degrades_first,
         body_bytes=len(intake.body),
         fingerprint=fingerprint_of(intake.body),
         ttft_s=intake.traffic_class.ttft_s,
@@ -183,6 +186,13 @@ def held_at_once(parts: tuple[PromptPart, ...], books: list[Book]) -> tuple[Prom
             break
         held.append(part)
     return tuple(held)
+
+
+def degradable(intake: Intake) -> bool:
+    """Whether an answer cut shorter is still one: not with tools or a format, whose half is no use, nor below a least length asked for."""
+    call = intake.call
+    whole = call.has_tools or call.has_response_format or call.beam_search or b'"min_tokens"' in intake.body
+    return call.kind in CAP_FIELDS and not whole
 
 
 def session_of(fields: dict[str, str], prompt_cache_key: str | None) -> str:

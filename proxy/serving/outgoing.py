@@ -9,12 +9,15 @@ from proxy.serving.relay import RelayRequest
 from proxy.serving.services import Services
 from proxy.wire.engine_priority import asked_priority, with_priority
 from proxy.wire.openai import inject_usage
+from proxy.wire.output_cap import with_output_cap
 
 
 def relay_request(services: Services, course: Course, replica: str, *, asks_usage: bool) -> RelayRequest:
     """The request as ``replica`` gets it. ``asks_usage``: the stream is asked for its usage, which is taken out again."""
     intake = course.intake
-    body = inject_usage(intake.body, intake.call) if asks_usage else intake.body
+    cap = course.degraded_to
+    body = intake.body if cap is None else with_output_cap(intake.body, intake.call.kind, cap)
+    body = inject_usage(body, intake.call) if asks_usage else body
     dropped = frozenset({b"accept-encoding"}) if asks_usage else frozenset[bytes]()
     headers = pinned(services.upstream_headers(replica, intake.headers, dropped=dropped), replica, intake.route)
     asked = asked_priority(intake.headers, intake.call.priority)
@@ -29,9 +32,11 @@ def answer_headers(services: Services, course: Course) -> Headers | None:
     if services.policy.headers is AnswerHeaders.NONE:
         return None
     waited_s = course.admission.waited_s if course.admission is not None else 0.0
-    instead = [] if course.fallback is None else [(b"x-kvgate-fallback", course.fallback.encode())]
+    otherwise = [] if course.fallback is None else [(b"x-kvgate-fallback", course.fallback.encode())]
+    if course.degraded_to is not None:
+        otherwise.append((b"x-kvgate-degraded", b"max_tokens=%d" % course.degraded_to))
     return [
-        *instead,
+        *otherwise,
         (b"x-kvgate-outcome", Outcome.COMPLETED.encode()),
         (b"x-kvgate-queue-ms", b"%d" % round(waited_s * 1e3)),
         (b"x-kvgate-replica", (course.replica or "").encode()),

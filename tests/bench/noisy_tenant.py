@@ -106,7 +106,8 @@ async def run_pairs(options: Options) -> list[tuple[Arm, Arm]]:
         path = Path(folder) / "policy.yaml"
         path.write_text(yaml.safe_dump(policy(options)), encoding="utf-8")
         async with Programs() as programs:
-            mock = await programs.start("mock-vllm", ["mock-vllm", "--port", str(mock_port), "--num-gpu-blocks", str(KV_BLOCKS)])
+            words = ["mock-vllm", "--port", str(mock_port), "--num-gpu-blocks", str(KV_BLOCKS), "--max-model-len", "2048"]
+            mock = await programs.start("mock-vllm", words)
             await until_ready(mock, upstream, mock_url, path=b"/health")
             words = ["serve", "--replica", mock_url, "--policy", str(path), "--tokenizer", str(TOKENIZER_DIRECTORY)]
             kvgate = await programs.start("kvgate", [*words, "--port", str(port), "--admin-port", str(admin_port)])
