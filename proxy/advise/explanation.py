@@ -85,7 +85,7 @@ class Explanation:
     """All of it. ``wait_s_max`` is how long the request may wait, ``wait_because`` what bounds it.
 
     ``enforced``: whether it can be held and refused (``mode`` and ``enforce_ratio``). ``key_known``: whether its key opens the door
-    under ``auth: require``; None where any does.
+    under ``auth: require``; None where any does. ``discovered``: there are more replicas, or all, that ``discovery`` tells of.
     """
 
     mode: str
@@ -102,6 +102,7 @@ class Explanation:
     tenant: str
     sources: tuple[SourceSeen, ...]
     replicas: tuple[str, ...]
+    discovered: bool
     wait_s_max: float
     wait_because: str
     limits: tuple[Limit, ...]
@@ -132,6 +133,7 @@ def explain(policy: Policy, asked: Asked, own: Mapping[str, Written], default: M
         tenant=tenant,
         sources=tuple(_sources(policy, asked)),
         replicas=tuple(server.name for server in policy.replicas),
+        discovered=policy.discovery.on,
         wait_s_max=wait_s,
         wait_because=because,
         limits=tuple(_limits(policy, chosen, tenant, own, default)),

@@ -123,7 +123,8 @@ def _lines(found: Explanation, file: Path, tokens: str) -> Iterator[str]:
         yield f"  {'->' if source.names is not None and not named else '  '} {source.source}: {said}{' (not asked)' if named else ''}"
         named = named or source.names is not None
     yield ""
-    known = ", ".join(found.replicas) or "none in the file: those of --replica or KVGATE_REPLICAS"
+    told = (*found.replicas, *(("those that discovery tells of",) if found.discovered else ()))
+    known = ", ".join(told) or "none in the file: those of --replica or KVGATE_REPLICAS"
     yield f"pool      the replicas that serve {found.model or 'the default model'}, as each tells when it is probed, of: {known}"
     yield f"waits     at most {found.wait_s_max:g} s, because of {found.wait_because}"
     yield ""

@@ -85,7 +85,8 @@ def test_limits_name_the_line_that_sets_them() -> None:
 
 
 def test_replicas_are_named() -> None:
-    assert explained({}).replicas == ("a", "b:8000")
+    assert (explained({}).replicas, explained({}).discovered) == (("a", "b:8000"), False)
+    assert explained({}, "discovery: {file: replicas.yaml}").discovered
 
 
 def test_what_is_written_and_where() -> None:
