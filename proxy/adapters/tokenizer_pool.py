@@ -179,8 +179,6 @@ def _parts(call: Call, texts: list[bytes], frame: _Frame) -> tuple[PromptPart, .
             continue
         if frame.context_tokens_max is not None and tokens > frame.context_tokens_max:
             raise PromptTooLongError(tokens, exact=True)
-        if call.kind.prefill_only and tokens == frame.context_tokens_max:
-            tokens -= 1  # it fills the context, which only a call that generates nothing may
         parts.append(PromptPart(max(1, tokens), block_hashes(ids, frame.block_size, salt) if hashed else ()))
     return tuple(parts)
 
@@ -189,7 +187,8 @@ def _kept_tokens_max(call: Call, context_tokens_max: int | None) -> int | None:
     """Length the engine truncates to. −1 is the context, less one where an output limit was given (completions have a default)."""
     if call.truncate_prompt_tokens is None or call.truncate_prompt_tokens >= 0 or context_tokens_max is None:
         return call.truncate_prompt_tokens if call.truncate_prompt_tokens != -1 else None
-    has_limit = call.kind is CallKind.COMPLETIONS or call.output_tokens_max is not None
+    generates = not call.kind.prefill_only
+    has_limit = call.kind is CallKind.COMPLETIONS or (generates and call.output_tokens_max is not None)
     return context_tokens_max - 1 if has_limit else context_tokens_max
 
 

@@ -179,12 +179,14 @@ def held_at_once(parts: tuple[PromptPart, ...], books: list[Book]) -> tuple[Prom
     specs = [book.spec for book in books]
     room = min([PREFILL_TOKENS_AT_ONCE, *(spec.usable_blocks * spec.block_size // 2 for spec in specs)])
     seats = min([SEQUENCES_AT_ONCE, *(spec.sequences_max // 2 for spec in specs if spec.sequences_max is not None)])
+    context = max((spec.context_tokens_max for spec in specs), default=None)
     held: list[PromptPart] = []
     for part in sorted(parts, key=lambda part: part.tokens, reverse=True)[: max(1, seats)]:
         room -= part.tokens
         if held and room < 0:
             break
-        held.append(part)
+        # only what generates nothing may fill the context
+        held.append(part if part.tokens != context else PromptPart(part.tokens - 1))
     return tuple(held)
 
 

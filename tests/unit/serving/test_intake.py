@@ -93,3 +93,8 @@ def test_a_list_without_output_takes_no_more_than_half_of_the_sequences() -> Non
     parts = tuple(PromptPart(1) for _ in range(100))
     assert len(held_at_once(parts, [book(sequences_max=20), book()])) == 10
     assert len(held_at_once(parts, [book(sequences_max=1)])) == 1
+
+
+def test_a_prompt_without_output_may_fill_the_context() -> None:
+    (part,) = held_at_once((PromptPart(4096),), [book(usable=10_000, context=4096)])
+    assert part.tokens == 4095  # the gate keeps a token free for whoever generates
