@@ -75,7 +75,7 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
         store = None if settings.store is None else redis_store(settings.store, policy.store)
         file = FileWatch(policy_file(settings))
         services = build_services(policy, control, store, f"http://{addresses[2]}:{addresses[3]}", settings)
-        watch = PolicyWatch(file, services.live)
+        watch = PolicyWatch(file, services.live, services.guard)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)
         services.replicas.start()

@@ -99,7 +99,7 @@ def build_services(
         attempts=Attempts(clock, retries, replicas.watchers),
         outliers=outliers,
         replicas=replicas,
-        discoverer=Discoverer(replicas, clock, source_of),
+        discoverer=Discoverer(replicas, clock, guard, source_of),
         watchers=replicas.watchers,
         switches=switches,
         history=history,

@@ -15,6 +15,7 @@ from proxy.core.policy import Discovery, Policy, ReplicaPolicy
 from proxy.ports import Clock
 from proxy.ports.policy import DiscoveryState
 from proxy.ports.replicas import DiscoveryError, ReplicaSource
+from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.replica_set import ReplicaSet, ReplicaUnusableError
 
 AGAIN_S_MIN, AGAIN_S_MAX = (
@@ -29,11 +30,12 @@ class Discoverer:
     """``source_of`` makes what a policy describes; None where it describes none."""
 
     def __init__(
-        self, replicas: ReplicaSet, clock: Clock, source_of: Callable[[Discovery], ReplicaSource | None]
+        self, replicas: ReplicaSet, clock: Clock, guard: Guard, source_of: Callable[[Discovery], ReplicaSource | None]
     ) -> None:  # fmt: skip
         self.fault: str | None = None
         self._replicas = replicas
         self._clock = clock
+        self._guard = guard
         self._source_of = source_of
         self._discovery = Discovery()
         self._source: ReplicaSource | None = None
@@ -78,11 +80,14 @@ class Discoverer:
     async def _ask(self, source: ReplicaSource) -> None:
         while True:
             try:
-                async for told in source.tell():
-                    self._take(told)
-            except (DiscoveryError, ReplicaUnusableError) as error:
+                await self._guard.run(Part.FEED, self._listen(source), (DiscoveryError, ReplicaUnusableError))
+            except (DiscoveryError, ReplicaUnusableError, InternalFaultError) as error:
                 self._failed(source, str(error))
             await asyncio.sleep(min(AGAIN_S_MAX, AGAIN_S_MIN * 2 ** min(self._failures - 1, 10)))
+
+    async def _listen(self, source: ReplicaSource) -> None:
+        async for told in source.tell():
+            self._take(told)
 
     def _take(self, told: tuple[ReplicaPolicy, ...] | None) -> None:
         if told is not None:

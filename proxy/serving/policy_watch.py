@@ -8,6 +8,7 @@ import logging
 from contextlib import suppress
 from typing import Protocol
 
+from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.live_policy import LivePolicy
 
 LOOK_S = 0.25  # a change is seen by the second look after it: live within a second, with time for a slow disk
@@ -45,8 +46,9 @@ class Watched(Protocol):
 class PolicyWatch:
     """Keeps the live policy at what the file says."""
 
-    def __init__(self, file: Watched, live: LivePolicy) -> None:
+    def __init__(self, file: Watched, live: LivePolicy, guard: Guard) -> None:
         self._file = file
+        self._guard = guard
         self._live = live
         self._asked = asyncio.Event()
 
@@ -60,7 +62,10 @@ class PolicyWatch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._asked.wait()
-            await self.look()
+            try:
+                await self._guard.run(Part.FEED, self.look(), ())
+            except InternalFaultError as fault:  # told with its trace by the guard
+                self._live.refuse((f"{self._live.file}: a fault of kvgate's own kept it from being read: {fault}",))
 
     async def look(self) -> None:
         """Look once."""

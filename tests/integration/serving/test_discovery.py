@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.adapters import discovery_file
 from proxy.serving import discovery
 from tests.integration.mock_harness import RunningMock, running, settings
 from tests.integration.serving.harness import FAST_SCRAPES, RunningProxy, proxying, until, url_of
@@ -96,3 +97,18 @@ async def test_one_that_is_listed_and_told_of_is_one_replica(tmp_path: Path) -> 
             await until(lambda: proxy.services.replicas.discovered, "what the file tells")
             await until(lambda: [watcher.name for watcher in proxy.services.serving()] == ["mine"], "one replica")
             await proxy.until_idle(one)
+
+
+async def test_a_fault_of_our_own_in_a_source_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "AGAIN_S_MIN", 0.02)
+    path = tmp_path / "replicas.json"
+    async with running(settings()) as one:
+        write(path, one)
+        with monkeypatch.context() as planted:
+            planted.setattr(discovery_file, "parse_replicas", lambda *_: 1 // 0)
+            async with discovering({"discovery": {"file": str(path)}}) as proxy:
+                await until(lambda: (found := proxy.services.discoverer.state()) and found.fault, "a fault")
+                planted.undo()
+                await names(proxy, one)
+                assert proxy.metric('kvgate_internal_errors_total{part="feed"}') >= 1.0
+                await proxy.until_idle(one)

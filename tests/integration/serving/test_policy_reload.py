@@ -138,7 +138,7 @@ async def test_a_saved_file_rules_within_a_second_and_on_demand(tmp_path: Path) 
     async with running(settings()) as mock, proxying(url_of(mock)) as proxy:
         path = tmp_path / "policy.yaml"
         path.write_bytes(saved({}))
-        watch = PolicyWatch(FileWatch(path), proxy.services.live)
+        watch = PolicyWatch(FileWatch(path), proxy.services.live, proxy.services.guard)
         task = asyncio.create_task(watch.run())
         path.write_bytes(saved({"queue": {"requests_max": 7}}))
         await until(lambda: proxy.services.policy.queue.requests_max == 7, "the saved policy")
@@ -159,6 +159,27 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+async def test_a_fault_of_our_own_is_told_and_the_next_change_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "policy.yaml"
+    write(path, saved({}).decode())
+    async with running(settings()) as mock, proxying(url_of(mock)) as proxy:
+        live = proxy.services.live
+        watch = PolicyWatch(FileWatch(path), live, proxy.services.guard)
+        task = asyncio.create_task(watch.run())
+        with monkeypatch.context() as planted:
+            planted.setattr(live, "judge", lambda _: 1 // 0)
+            watch.reload()
+            await until(lambda: live.faults, "a fault of our own")
+        assert "a fault of kvgate's own" in live.faults[0]
+        assert proxy.metric('kvgate_internal_errors_total{part="feed"}') == 1.0
+        write(path, saved({"queue": {"requests_max": 9}}).decode())
+        await until(lambda: proxy.services.policy.queue.requests_max == 9, "the next policy")
+        assert not live.faults
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await proxy.until_idle(mock)
+
+
 async def test_keys_are_read_anew_when_asked_for(tmp_path: Path) -> None:
     path, key = tmp_path / "policy.yaml", tmp_path / "key"
     write(key, "one")
@@ -166,7 +187,8 @@ async def test_keys_are_read_anew_when_asked_for(tmp_path: Path) -> None:
         policy = {"replicas": [{"url": url_of(mock), "name": "gpu", "api_key_file": str(key)}]}
         write(path, saved(policy).decode())
         async with proxying(policy=policy) as proxy:
-            live, watch = proxy.services.live, PolicyWatch(FileWatch(path), proxy.services.live)
+            live = proxy.services.live
+            watch = PolicyWatch(FileWatch(path), proxy.services.live, proxy.services.guard)
             task = asyncio.create_task(watch.run())
             write(key, "two")
             watch.reload()
