@@ -117,6 +117,7 @@ def test_what_has_the_form_of_a_secret_is_refused_and_not_shown(text: str) -> No
     [
         "classes: [{name: sk-short, match: {model: x}}]",
         "tokenizer: /models/task-force-of-the-basic-kind",
+        "replicas: [http://sk-telecom-inference-node-01.example, {url: http://b, name: pk-cluster-gpu-node-000001}]",
         "tenants: {weights: {bearer: 2}}",
     ],
 )
