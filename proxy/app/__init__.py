@@ -19,7 +19,7 @@ from proxy.adapters.http_protocol import ConnectionRules
 from proxy.adapters.kv_events import KvEventsUnavailableError
 from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.adapters.worker_processes import Workers
-from proxy.app.building import build_services
+from proxy.app.building import build_services, usable
 from proxy.app.replicas import check_replica
 from proxy.config.redis_url import StoreAddress
 from proxy.config.settings import ServeSettings, SettingsError, effective_policy, policy_file
@@ -40,7 +40,7 @@ log = logging.getLogger("kvgate")
 
 def run_serve(settings: ServeSettings) -> int:
     """Serve until SIGTERM or SIGINT. Raises SettingsError and PolicyError before anything is opened."""
-    policy = effective_policy(settings)
+    policy = usable(effective_policy(settings))
     if settings.store is not None:
         redis_store(settings.store, policy.store)  # what is wrong with it is told now, not by each worker
     who = "[%(process)d] " if settings.workers > 1 else ""

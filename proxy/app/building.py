@@ -84,7 +84,7 @@ def build_services(
     history = History(gate, clock)
     switches.watch_over(replicas.watchers)
     live = LivePolicy(
-        policy, str(policy_file(settings)), lambda said: policy_under(said, settings), replicas, clock, guard,
+        policy, str(policy_file(settings)), lambda said: usable(policy_under(said, settings)), replicas, clock, guard,
     )  # fmt: skip
     services = Services(
         policy=policy,
@@ -177,6 +177,12 @@ def _followers(services: Services, counters: TokenizerLoader, upstream: HttpUpst
         services.discoverer.follow,
     ]
     return found if services.exchange is None else [*found, services.exchange.follow]
+
+
+def usable(policy: Policy) -> Policy:
+    """The policy, if what it names is there. Raises SettingsError."""
+    fallback_headers(policy, os.environ)
+    return policy
 
 
 def upstream_limits(policy: Policy) -> UpstreamLimits:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from proxy.sim.step_time import StepTimeModel
 from tests.integration.mock_harness import running, settings
 from tests.integration.serving.harness import proxying, until, url_of
 
@@ -20,7 +21,8 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "
 @pytest.mark.parametrize("whole", [{}, {"tools": TOOLS}, {"response_format": {"type": "json_object"}}, {"min_tokens": 300}])
 async def test_a_full_pool_cuts_what_may_be_cut(whole: dict[str, Any]) -> None:
     engine = {"num_gpu_blocks": 129, "max_model_len": 2048}
-    async with running(settings(engine=engine)) as mock, proxying(url_of(mock), policy={"classes": [SHORT]}) as proxy:
+    slow = settings(engine=engine, step_time=StepTimeModel(speed=4))  # so that the long one is still there
+    async with running(slow) as mock, proxying(url_of(mock), policy={"classes": [SHORT]}) as proxy:
         gate = proxy.services.dispatcher.gate
         exchanges = [await proxy.wire.start_chat(**LONG)]
         await until(lambda: gate.open_requests == 1, "a request that has most of the pool")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.sim.step_time import StepTimeModel
 from tests.integration.mock_harness import running, settings
 from tests.integration.serving.harness import MESSAGES, proxying, until, url_of
 from tests.support.upstream_servers import Peer, ScriptedUpstream
@@ -79,7 +80,10 @@ async def test_a_full_pool_sends_elsewhere_before_or_after_waiting(actions: list
     if waits:
         small["queue"] = {"wait_max": "200ms"}
     engine = {"num_gpu_blocks": 129, "max_model_len": 2048}
-    async with running(settings(engine=engine)) as mock, ScriptedUpstream.running(outside(heads, [])) as api:
+    async with (
+        running(settings(engine=engine, step_time=StepTimeModel())) as mock,
+        ScriptedUpstream.running(outside(heads, [])) as api,
+    ):
         policy = {"classes": [small | {"fallbacks": [{"url": api.url}]}]}
         async with proxying(url_of(mock), policy=policy) as proxy:
             gate = proxy.services.dispatcher.gate

@@ -37,6 +37,8 @@ async def test_a_key_that_is_nobodys_opens_nothing(headers: dict[str, str]) -> N
         assert (reply.status, reply.json()["type"], reply.json()["error"]["type"]) == (401, "error", "authentication_error")
         for path in ("/health", "/ready", "/metrics"):
             assert (await proxy.wire.request("GET", path, b"", headers)).status == 200
+        preflight = await proxy.wire.request("OPTIONS", "/v1/chat/completions", b"", {"origin": "https://page"})
+        assert preflight.status != 401, "browsers ask without a key what they may ask for"
         assert not proxy.records
 
 
