@@ -132,7 +132,7 @@ async def test_a_deadline_of_the_client(headers: dict[str, str]) -> None:
         await proxy.until_idle(*mocks)
 
 
-@pytest.mark.parametrize("value", ["", "soon", "-5", "0", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("value", ["", "soon", "-5", "nan", "inf", "1e999"])
 async def test_a_deadline_that_is_none_is_ignored(value: str) -> None:
     async with small({}) as (mocks, proxy):
         assert (await proxy.wire.chat({"x-kvgate-deadline-ms": value}, max_tokens=1)).status == 200
