@@ -114,7 +114,11 @@ def size(least: str, most: str) -> Scalar:
 
 def _typed(kind: str, pattern: re.Pattern[str]) -> dict[str, Any]:
     """Return the schema of a value that YAML may give as a string, which the pattern bounds, or as what it looks like."""
-    types = ["string", "number", "boolean"] if kind == "text" else [kind, "string"]
+    if kind == "text":
+        digits = any(pattern.fullmatch("5" * length) for length in (1, 64))  # a digest may be all digits
+        types = ["string", *(["number"] if digits else []), *(["boolean"] if pattern.fullmatch("true") else [])]
+    else:
+        types = [kind, "string"]
     return {"type": types, "pattern": f"^(?:{pattern.pattern})$"}
 
 

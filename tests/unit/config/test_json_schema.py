@@ -112,6 +112,7 @@ def test_the_defaults_in_the_schema_make_a_valid_policy() -> None:
         "tenants: {from: user, weights: {5: 2, true: 3, 'é': 1}}",
         "tenants: {from: [header, api_key]}",
         "tokenizer: 1e5",
+        "tenants: {list: {a: {key_sha256: " + "1" * 64 + "}}}",
         "{auth: pass, trusted_callers: [10.0.0.0/8, 192.0.2.7, '::1', 'fd00::/8']}",
         "tenants: {list: {acme: {weight: 2, requests_per_s: 5, burst: 1s, kv_share_max: 0.5}}, others: {tokens_per_min: 6000}}",
         "classes: [{name: long, match: {prompt_tokens: {min: 8000}, stream: true, lora: '*'}, queue: {wait_max: 5m}}]",
@@ -151,6 +152,8 @@ def test_what_check_takes_is_valid(text: str) -> None:
         "tenants: {weights: {a: 0}}",
         "classes: [{match: {model: x}}]",
         "classes: [{name: 'a b'}]",
+        "replicas: [{url: 'http://a', api_key_env: 5}]",
+        "replicas: [{url: 'http://a', kv_events: 5557}]",
     ],
 )
 def test_what_check_refuses_for_its_shape_is_invalid(text: str) -> None:
