@@ -51,6 +51,9 @@ class _Phase(Enum):
     BODY = auto()
 
 
+_BETWEEN, _HEAD, _BODY = _Phase.BETWEEN, _Phase.HEAD, _Phase.BODY
+
+
 class _FaultError(Exception):
     """Ends the parser's run from inside a callback; what is wrong is noted."""
 
@@ -62,17 +65,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """``rules`` tells those in force, which hold for the connection from its first byte to its last."""
         super().__init__(**options)
         self._rules = rules()
-        self._phase = _Phase.BETWEEN
+        self._phase = _BETWEEN
         self._message = 0
         self._deaf = False  # what still comes is not looked at
         self._silent = False  # what the parser is fed was heard before
         self._fault = ConnectionFault.MALFORMED
         self._head_bytes = 0  # of reads that lay within the head
         self._body_bytes = 0
+        self._first_bytes = 0  # of the read in which the head or body began
+        self._read_bytes = 0  # of this read and those before it that may be the head's: no head can be larger
         self._framing_bytes = 0  # of reads that lay within the body
         self._answering: RequestResponseCycle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_for = (0, _Phase.BETWEEN)
+        self._timer_for = (0, _BETWEEN)
         self._body_since_s = 0.0
 
     # What the transport calls
@@ -93,6 +98,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._unset_keepalive_if_required()
+        self._read_bytes = self._first_bytes + self._head_bytes + len(data)
         before, body_bytes = (self._message, self._phase), self._body_bytes
         rest = data
         while True:
@@ -109,7 +115,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserError:
                 self._give_up(self._fault)
                 return
-        if before == (self._message, self._phase) and not self._room_for(len(data), len(data) - (self._body_bytes - body_bytes)):
+        if before != (self._message, self._phase):
+            self._first_bytes = len(data)
+        elif not self._room_for(len(data), len(data) - (self._body_bytes - body_bytes)):
             return
         self._watch()
 
@@ -119,7 +127,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """A head begins."""
         if self._silent:
             return
-        self._phase = _Phase.HEAD
+        self._phase = _HEAD
         self._message += 1
         self._head_bytes = self._body_bytes = self._framing_bytes = 0
         super().on_message_begin()
@@ -131,8 +139,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field, or a trailer after the body, which is dropped."""
-        if self._phase is _Phase.HEAD:
-            super().on_header(name, value)
+        if self._phase is _HEAD:  # what follows is uvicorn's own, without the price of a call for each field
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: refuse it or begin to serve."""
@@ -143,7 +154,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._fault = fault
             raise _FaultError
         super().on_headers_complete()
-        self._phase = _Phase.BODY
+        self._phase = _BODY
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -154,38 +165,40 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The request is whole, unless the parser only thinks so because it saw an offer to leave HTTP."""
         if not self._silent and self.parser.should_upgrade() and self._announced() and not self._should_upgrade():
             return
-        self._phase = _Phase.BETWEEN
+        self._phase = _BETWEEN
         super().on_message_complete()
 
     def _room_for(self, read_bytes: int, framing_bytes: int) -> bool:
         """Count a read that lay wholly within a head or a body; False where that is too much."""
         bytes_max = self._rules.head_bytes_max
-        if self._phase is _Phase.HEAD:
+        if self._phase is _HEAD:
             self._head_bytes += read_bytes
             if self._head_bytes > bytes_max:
                 self._give_up(ConnectionFault.HEAD_TOO_LARGE)
-        elif self._phase is _Phase.BODY:
+        elif self._phase is _BODY:
             self._framing_bytes += framing_bytes
             if self._framing_bytes > bytes_max + FRAMING_BYTES_PER_BODY_BYTE * self._body_bytes:
                 self._give_up(ConnectionFault.MALFORMED)
         return not self._deaf
 
     def _fault_of_head(self) -> ConnectionFault | None:
-        size, hosts, coding = len(self.url), 0, b"chunked"
-        for name, value in self.headers:
-            size += len(name) + len(value) + 4
-            if name == b"host":
-                hosts += 1
-            elif name == b"transfer-encoding":
-                coding = value.strip().lower()
-        if size > self._rules.head_bytes_max:
-            return ConnectionFault.HEAD_TOO_LARGE
+        names = [name for name, _ in self.headers]
+        if self._read_bytes > self._rules.head_bytes_max:  # else no head that came in it can be too large
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > self._rules.head_bytes_max:
+                return ConnectionFault.HEAD_TOO_LARGE
+        hosts = names.count(b"host")
         version = self.parser.get_http_version()
         if version not in {"1.1", "1.0"} or (hosts != 1 and (hosts or version == "1.1")):
             return ConnectionFault.MALFORMED
         if not self.url.startswith((b"/", b"http://", b"https://")):
             return ConnectionFault.MALFORMED
-        return ConnectionFault.TRANSFER_CODING if coding != b"chunked" else None
+        if b"transfer-encoding" not in names:
+            return None
+        coding = next(
+            value for name, value in self.headers if name == b"transfer-encoding"
+        )  # of two, the parser refuses the second
+        return None if coding.strip().lower() == b"chunked" else ConnectionFault.TRANSFER_CODING
 
     def _announced(self) -> list[tuple[bytes, bytes]]:
         """The fields that announce a body."""
@@ -193,7 +206,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _ignore_upgrade(self) -> None:
         """Go on as if nothing had been offered: where a body follows, with a parser that knows of it and of nothing else."""
-        announced = self._announced() if self._phase is _Phase.BODY else []
+        announced = self._announced() if self._phase is _BODY else []
         if not announced:
             return
         self.parser = httptools.HttpRequestParser(self)
@@ -216,7 +229,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._rules.on_fault(fault)
         answering, newest = self._answering, self.cycle
-        half = self._phase is _Phase.BODY and newest is not None and newest.more_body  # of the newest request
+        half = self._phase is _BODY and newest is not None and newest.more_body  # of the newest request
         if answering is None or answering.response_complete:
             self._close(None if half else fault)  # of an answered request whose body still comes nobody waits for a word
         elif half and newest is answering:
@@ -242,7 +255,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """One timer at the most, for what is awaited."""
-        if self._phase is _Phase.BETWEEN:
+        if self._phase is _BETWEEN:
             self._stop_timer()
             if self.cycle is None or self.cycle.response_complete:
                 self._wait_for_a_request()
@@ -252,7 +265,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._stop_timer()
         self._timer_for = awaited
-        if self._phase is _Phase.HEAD:
+        if self._phase is _HEAD:
             self._timer = self.loop.call_later(self._rules.head_s_max, self._give_up, ConnectionFault.HEAD_TIMEOUT)
         else:
             self._body_since_s = self.loop.time()

@@ -174,9 +174,12 @@ def head_of(size: int) -> bytes:
     return b"GET / HTTP/1.1\r\nhost: x\r\nf: " + b"a" * field + b"\r\n\r\n"
 
 
+@pytest.mark.parametrize("first", [None, 1, 100, -1])
 @pytest.mark.parametrize(("size", "refused"), [(199, False), (200, False), (201, True)])
-async def test_a_head_as_large_as_it_may_be(port: Port, size: int, refused: bool) -> None:
-    port.gets(head_of(size))
+async def test_a_head_as_large_as_it_may_be(port: Port, size: int, refused: bool, first: int | None) -> None:
+    """In one read, or with the rest of it in a second."""
+    head = head_of(size)
+    port.gets(*filter(None, [head[:first], head[first:] if first is not None else b""]))
     assert port.transport.ended is refused
     assert port.faults == [ConnectionFault.HEAD_TOO_LARGE] * refused
     assert port.transport.written.startswith(b"HTTP/1.1 431 ") is refused
