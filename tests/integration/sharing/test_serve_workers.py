@@ -18,7 +18,7 @@ from proxy.config.settings import SettingsError
 from proxy.core.policy import Store
 from tests.integration.mock_harness import running, settings
 from tests.integration.serving.harness import Wire, until, url_of
-from tests.integration.serving.test_serve_command import SERVING, Serve, serve
+from tests.integration.serving.test_serve_command import SERVING, Serve, save, serve
 from tests.support.redis_server import RedisServer, redis_server
 
 
@@ -61,6 +61,43 @@ async def test_workers_serve_one_port_and_share(server: RedisServer, tmp_path: P
             assert await kvgate.ended() == 0
             left = server.client().hkeys("kvgate:{default}:proxies")
             assert [name for name in left if f":{killed}:".encode() not in name] == [], "who ends in order takes its card out"
+
+
+@pytest.mark.redis
+async def test_every_worker_takes_a_saved_policy_up(server: RedisServer, tmp_path: Path) -> None:
+    """Which one rules where is told by any of them; SIGHUP to the parent ends nobody."""
+    async with running(settings()) as mock:
+        arguments = ("--replica", url_of(mock), "--redis", server.url, "--workers", "2")
+        async with serve(*arguments, policy="relay: {drain_accept: 0s}\n", folder=tmp_path) as kvgate:
+            admins = list((await workers_of(kvgate, 2)).values())
+            for admin in admins:
+                await until_shared(admin, 2)
+            before = (await admins[0].request("GET", "/admin/policy")).json()["version"]
+            save(tmp_path / "policy.yaml", "relay: {drain_accept: 0s}\nqueue: {requests_max: 7}\n")
+            kvgate.process.send_signal(signal.SIGHUP)
+            after = {await until_live(admin, before) for admin in admins}
+            assert len(after) == 1
+            async with asyncio.timeout(20):
+                while {card["policy_digest"] for card in await cards_of(admins[0])} != after:
+                    pass  # asking takes a while
+            main, _ = await kvgate.ports()
+            assert (await main.chat(model="mock", max_tokens=5)).status == 200
+            kvgate.process.send_signal(signal.SIGTERM)
+            assert await kvgate.ended() == 0
+
+
+async def cards_of(admin: Wire) -> list[dict[str, str]]:
+    cards: list[dict[str, str]] = (await admin.request("GET", "/admin/proxies")).json()["proxies"]
+    return cards
+
+
+async def until_live(admin: Wire, before: str) -> str:
+    """Wait until the worker goes by another policy; its version."""
+    async with asyncio.timeout(20):
+        while True:
+            version: str = (await admin.request("GET", "/admin/policy")).json()["version"]
+            if version != before:
+                return version
 
 
 async def until_shared(admin: Wire, proxies: int) -> None:
