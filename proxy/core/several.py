@@ -13,7 +13,7 @@ from math import inf
 from proxy.core.backfill import earliest_start
 from proxy.core.book import Book
 from proxy.core.choice import Choice
-from proxy.core.events import Observed, Offered, PeersTold, RecordTold, ReplicaEvent
+from proxy.core.events import Observed, Offered, PeersTold, RecordTold, ReplicaEvent, ReplicaGone
 from proxy.core.exchange import Exchange
 from proxy.core.fleet import Fleet
 from proxy.core.grid import FloatArray
@@ -170,7 +170,9 @@ class Several:
             book.scraped(now_s, now_s + self.ahead_s, new_epoch=event.sample.new_epoch)
 
     def after(self, event: ReplicaEvent, now_s: float) -> None:
-        """It was looked at: without the store our share is by what was seen."""
+        """It was looked at: without the store our share is by what was seen. One that is gone leaves nothing behind."""
+        if isinstance(event, ReplicaGone):
+            self._books.pop(event.replica, None)
         if self.proxies_apart is None:
             return
         if isinstance(event, Observed) and (book := self.book(event.sample.replica)) is not None:

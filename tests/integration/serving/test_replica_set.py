@@ -175,6 +175,7 @@ async def test_the_last_one_of_a_model_serves_until_its_successor_does(monkeypat
         assert (await proxy.wire.chat(max_tokens=2)).headers["x-kvgate-outcome"] == "no_replica"
 
 
+@pytest.mark.slow
 async def test_replicas_come_and_go_under_load() -> None:
     """Three at a time of four, another one leaving every few requests; every answer is whole."""
     async with mocks(4) as all_four, proxying(*map(url_of, all_four)) as proxy:
