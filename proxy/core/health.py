@@ -8,8 +8,9 @@ A replica that answers its scrapes may still fail what it is sent. It is *ejecte
 and the others of its pool fail less than half as often over the same time: what fails everywhere is the requests' fault. What counts as
 a failure the driver says (``serving.attempts``): never a 4xx, never the engine's own full queue.
 
-An ejection lasts ``eject * 2^n`` up to ``eject_max``, n being those before it since the replica was last well for ``eject_max``. Then it
-comes back with a *slow start*: at most ``2^(RAMP_DOUBLINGS * t / slow_start)`` requests at a time, t after its return.
+An ejection lasts ``eject * 2^n`` up to ``eject_max``, n being those before it in a row, each before the replica had come through the slow
+start after the last: a new fault of one that was well is a new beginning. Then it comes back with a *slow start*: at most
+``2^(RAMP_DOUBLINGS * t / slow_start)`` requests at a time, t after its return.
 
 Panic. No replica is ejected if then more than ``eject_ratio_max`` of the replicas of one of its models were out, for whatever reason;
 if others go out meanwhile, the ejected ones are used again at once. So the last one is never ejected.
@@ -68,7 +69,7 @@ class _Record:
     ejected_until_s: float | None = None
     ejected_s: float = 0.0  # for how long, the last time
     returned_s: float = -inf
-    streak: int = 0  # ejections since it was last well
+    streak: int = 0  # ejections in a row
     slow_start: SlowStart | None = None
 
     def forget(self) -> None:
@@ -124,8 +125,6 @@ class Outliers:
         if record is None:
             return
         record.note(now_s, failed=False)
-        if record.streak and now_s - record.returned_s >= self.policy.eject_s_max:
-            record.streak = 0
 
     def failed(self, name: str, now_s: float) -> EjectReason | None:
         """It failed a request; the reason when it is ejected for it."""
@@ -185,7 +184,7 @@ class Outliers:
 
     def _eject(self, record: _Record, now_s: float) -> None:
         policy = self.policy
-        if record.streak and now_s - record.returned_s >= policy.eject_s_max:
+        if now_s - record.returned_s >= max(policy.slow_start_s, record.ejected_s):
             record.streak = 0
         record.ejected_s = min(policy.eject_s_max, policy.eject_s * 2.0 ** min(record.streak, 64))
         record.streak += 1

@@ -41,7 +41,8 @@ class Health:
     requests_min: int = 10
     # A hiccup is over after two seconds, and trying again costs one request, which is rerouted.
     eject_s: float = 2.0
-    # Doubled each time up to a minute: a replica that stays bad costs one reroute a minute, one that is mended is back within one.
+    # Doubled up to a minute while it fails again as soon as it is back: one that stays bad costs two reroutes a minute, one that is
+    # mended is back within one.
     eject_s_max: float = 60.0
     # More than half of a pool that fails fails for a reason of the requests, or leaves too few to carry the load.
     eject_ratio_max: float = 0.5

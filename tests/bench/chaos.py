@@ -220,7 +220,9 @@ async def _state(client: httpx.AsyncClient, stage: Stage) -> tuple[dict[str, str
     for index, port in enumerate(stage.ports):
         engine = read_state((await client.get(f"http://127.0.0.1:{port}/metrics")).text)
         left[f"running on mock{index}"], left[f"blocks of mock{index}"] = engine.running, engine.used_blocks
-    return {one["name"]: one["phase"] for one in replicas}, left
+    return {
+        one["name"]: one["phase"] if one["phase"] == "serving" else f"{one['phase']} ({one['fault']})" for one in replicas
+    }, left
 
 
 def _value(metrics: str, name: str) -> float:
