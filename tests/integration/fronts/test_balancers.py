@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from proxy import app
 from proxy.adapters.web_server import server_config
@@ -17,6 +18,7 @@ from tests.integration.fronts.envoy import envoy
 from tests.integration.fronts.nginx import free_port, nginx
 from tests.integration.hostile.exchanging import PROBE, Recorder, statuses
 from tests.integration.serving.harness import MESSAGES, RunningProxy, Wire, answer_like_vllm, proxying
+from tests.integration.upstream.test_websockets import websockets
 from tests.support.upstream_servers import Peer, ScriptedUpstream, served
 
 pytestmark = pytest.mark.fronts
@@ -171,6 +173,18 @@ async def test_a_request_that_was_sent_is_not_sent_again(kind: str, tmp_path: Pa
     ):  # fmt: skip
         assert (await Wire(port).request("POST", "/v1/chat/completions", CHAT)).status in {502, 503}
     assert len(seen) == 1
+
+
+async def test_websockets_pass(kind: str, tmp_path: Path) -> None:
+    async with (
+        websockets() as (proxy, url),
+        balancer(kind, tmp_path, [int(url.rpartition(":")[2])]) as port,
+        connect(f"ws://127.0.0.1:{port}/v1/realtime?model=m") as client,
+    ):
+        for message in ("text", b"x" * 100_000):
+            await client.send(message)
+            assert await client.recv() == message
+        assert proxy.services.drain.under_way == 1
 
 
 async def test_bodies_up_to_the_proxys_own_limit(fronted: Front) -> None:
