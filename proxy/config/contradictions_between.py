@@ -7,7 +7,7 @@ from proxy.config.nodes import Faults
 from proxy.config.places import Places
 from proxy.core.policy import Policy
 from proxy.core.policy_classes import TrafficClass
-from proxy.core.policy_tenants import Auth, TenantSource
+from proxy.core.policy_tenants import NOBODY, Auth, TenantSource
 
 _WILD = frozenset("*?[")
 _BY_CALLER = frozenset({TenantSource.HEADER, TenantSource.JWT})  # what only a trusted caller may say
@@ -30,16 +30,25 @@ def check_tenants(policy: Policy, places: Places, faults: Faults) -> None:
     _unmatched_tenants(policy, places, faults)
 
 
+def _by_key_alone(policy: Policy) -> bool:
+    """Whether nobody but a key names a tenant: a header, a user field or a token can name anybody."""
+    return policy.tenants.sources == (TenantSource.API_KEY,)
+
+
+def _can_be(policy: Policy, name: str) -> bool:
+    """Whether somebody can be that tenant where keys alone name them: its own key, the digest of another, or none at all."""
+    named = name in policy.tenants.by_key.values() or name.startswith("key-") or name == NOBODY
+    return named or not _by_key_alone(policy)
+
+
 def _unreachable_tenants(policy: Policy, places: Places, faults: Faults) -> None:
-    """Listed tenants that no source can name."""
+    """Listed and weighed tenants that no source can name."""
     tenants = policy.tenants
-    if tenants.sources != (TenantSource.API_KEY,):
-        return  # a header, a user field or a token can name anybody
-    for tenant in tenants.listed:
-        if not tenant.key_sha256 and not tenant.name.startswith("key-"):
-            key = f"tenants.list.{tenant.name}"
-            because = "tenants.from knows tenants by their keys alone, and this one has none"
-            faults.warn(places.at(key), key, got="a tenant that nobody is", allowed="key_sha256 below it", because=because)
+    keys = [f"tenants.list.{tenant.name}" for tenant in tenants.listed if not _can_be(policy, tenant.name)]
+    keys += [f"tenants.weights.{name}" for name, _ in tenants.weights if not _can_be(policy, name)]
+    for key in keys:
+        because = "tenants.from knows tenants by their keys alone, and this one has none"
+        faults.warn(places.at(key), key, got="a tenant that nobody is", allowed="key_sha256 in tenants.list", because=because)
 
 
 def _unmatched_tenants(policy: Policy, places: Places, faults: Faults) -> None:
@@ -49,7 +58,8 @@ def _unmatched_tenants(policy: Policy, places: Places, faults: Faults) -> None:
     for index, one in enumerate(policy.classes):
         name, path = one.match.tenant, f"classes[{index}].match"
         known = name is None or any(fnmatchcase(tenant, name) for tenant in listed)
-        if name is not None and not known and did_you_mean(name, listed):
+        closed = name is not None and not _WILD & set(name) and not _can_be(policy, name)
+        if name is not None and not known and (closed or did_you_mean(name, listed)):
             faults.warn(
                 places.at(f"{path}.tenant"), f"{path}.tenant", got=quoted(name) + did_you_mean(name, listed),
                 allowed="a tenant of tenants.list", because="no tenant of the list is named so",

@@ -51,6 +51,11 @@ def test_a_class_that_is_left_something() -> None:
         ("classes: [{name: a, queue: {tokens_max: 4000001}}]", "p.yaml:1:41: warning: classes[0].queue.tokens_max: got 4000001"),
         ("trusted_callers: [10.0.0.0/8]\ntenants: {from: user}", "p.yaml:1:18: warning: trusted_callers: got callers"),
         ("tenants: {from: api_key, list: {acme: {weight: 2}}}", "p.yaml:1:39: warning: tenants.list.acme: got a tenant that nobody is"),
+        ("tenants: {from: api_key, weights: {acme: 2}}", "p.yaml:1:42: warning: tenants.weights.acme: got a tenant that nobody is"),
+        (
+            "tenants: {from: api_key}\nclasses: [{name: a, match: {tenant: zebra}}]",
+            'p.yaml:2:37: warning: classes[0].match.tenant: got "zebra"; allowed a tenant of tenants.list',
+        ),
         (
             "tenants: {list: {acme: {weight: 2}}}\nclasses: [{name: a, match: {tenant: acne}}]",
             'p.yaml:2:37: warning: classes[0].match.tenant: got "acne" (did you mean "acme"?)',
@@ -85,6 +90,7 @@ def test_what_has_no_effect(text: str, start: str) -> None:
         "classes: [{name: a, queue: {requests_max: 4096, tokens_max: 4000000}}]",
         "trusted_callers: [10.0.0.0/8]\ntenants: {from: jwt}",
         "tenants: {from: [api_key, user], list: {acme: {weight: 2}}}",
+        "tenants: {from: api_key, weights: {key-0123456789ab: 2, default: 3}}\nclasses: [{name: a, match: {tenant: 'z*'}}]",
         f"auth: require\ntenants: {{list: {{acme: {{key_sha256: {KEY}}}}}}}\nclasses: [{{name: a, match: {{key_sha256: {KEY}}}}}]",
         "tenants: {list: {acme: {weight: 2}}}\nclasses: [{name: a, match: {tenant: 'ac*'}}, {name: b, match: {tenant: zebra}}]",
         "classes: [{name: a, match: {model: m}, fallbacks: [n]}, {name: b, match: {model: n}, fallbacks: [{url: 'http://x', model: m}]}]",
