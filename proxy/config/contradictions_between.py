@@ -54,7 +54,7 @@ def _unreachable_tenants(policy: Policy, places: Places, faults: Faults) -> None
 def _unmatched_tenants(policy: Policy, places: Places, faults: Faults) -> None:
     """Classes that ask for a tenant or a key which is not listed where all are."""
     tenants = policy.tenants
-    listed = [tenant.name for tenant in tenants.listed]
+    listed = [tenant.name for tenant in tenants.listed] + [name for name, _ in tenants.weights]
     for index, one in enumerate(policy.classes):
         name, path = one.match.tenant, f"classes[{index}].match"
         known = name is None or any(fnmatchcase(tenant, name) for tenant in listed)

@@ -90,6 +90,7 @@ def test_what_has_no_effect(text: str, start: str) -> None:
         "classes: [{name: a, queue: {requests_max: 4096, tokens_max: 4000000}}]",
         "trusted_callers: [10.0.0.0/8]\ntenants: {from: jwt}",
         "tenants: {from: [api_key, user], list: {acme: {weight: 2}}}",
+        "tenants: {list: {zoe: {weight: 2}}, weights: {zoo: 2}}\nclasses: [{name: a, match: {tenant: zoo}}]",
         "tenants: {from: api_key, weights: {key-0123456789ab: 2, default: 3}}\nclasses: [{name: a, match: {tenant: 'z*'}}]",
         f"auth: require\ntenants: {{list: {{acme: {{key_sha256: {KEY}}}}}}}\nclasses: [{{name: a, match: {{key_sha256: {KEY}}}}}]",
         "tenants: {list: {acme: {weight: 2}}}\nclasses: [{name: a, match: {tenant: 'ac*'}}, {name: b, match: {tenant: zebra}}]",
