@@ -72,19 +72,22 @@ async def ask(upstream: HttpUpstream, url: str, kind: Kind) -> Reply:
 async def kinds_of(upstream: HttpUpstream, url: str, seed: int) -> list[Kind]:
     """The requests of a run, with what a mock answers to each when it is asked directly."""
     rng = random.Random(seed)
-    found = []
-    for index in range(KINDS):
-        fields: dict[str, Any] = {
+    asked: list[dict[str, Any]] = [
+        {
             "model": "mock",
             "messages": [{"role": "user", "content": distinct_words(rng, rng.randint(10, 200))}],
             "max_tokens": rng.randint(*OUTPUT_TOKENS),
             "ignore_eos": True,
         }
-        reply = await ask(upstream, url, Kind(json.dumps(fields | {"stream": False}).encode(), stream=False))
-        text = json.loads(reply.body)["choices"][0]["message"]["content"]
-        stream = index % 2 == 0
-        found.append(Kind(json.dumps(fields | {"stream": stream}).encode(), stream, text))
-    return found
+        for _ in range(KINDS)
+    ]
+    replies = await asyncio.gather(*(ask(upstream, url, Kind(json.dumps(fields).encode(), stream=False)) for fields in asked))
+    texts = [json.loads(reply.body)["choices"][0]["message"]["content"] for reply in replies]
+    streams = [{"stream": index % 2 == 0} for index in range(KINDS)]
+    return [
+        Kind(json.dumps(fields | stream).encode(), stream["stream"], text)
+        for fields, stream, text in zip(asked, streams, texts, strict=True)
+    ]
 
 
 async def requests_per_s(upstream: HttpUpstream, url: str, kinds: list[Kind]) -> float:
