@@ -81,8 +81,10 @@ class _StateCollector(Collector):
         for name, text, value in counters:
             yield CounterMetricFamily(name, text, value=float(value))
         yield _labelled("kvgate_token_counts", "Prompts counted, by how", "source", dict(state.counted_by_source), counter=True)
-        classes = dict(state.queue_by_class)
-        yield _labelled("kvgate_queue_class_requests", "Requests waiting in kvgate, by class", "traffic_class", classes)
+        requests = {name: count for name, count, _ in state.queue_by_class}
+        yield _labelled("kvgate_queue_class_requests", "Requests waiting in kvgate, by class", "traffic_class", requests)
+        tokens = {name: count for name, _, count in state.queue_by_class}
+        yield _labelled("kvgate_queue_class_tokens", "Prompt tokens waiting in kvgate, by class", "traffic_class", tokens)
         yield _labelled("kvgate_limit", "The policy's limits, by key", "key", dict(state.limits))
         modes = {mode.value: float(mode.value == state.mode) for mode in Mode}
         yield _labelled("kvgate_mode", "1 for the mode in force", "mode", modes)

@@ -40,7 +40,7 @@ class TenantShares:
         self.tenants = tenants
         self._fleet = fleet
         self._leases: dict[str, dict[str, Lease]] = {}  # by tenant and lease
-        self._held: dict[tuple[str, str], tuple[int, float]] = {}  # by tenant and model, and as of which change of the ledgers
+        self._held: dict[str, dict[str, tuple[int, float]]] = {}  # by tenant and model, and as of which change of the ledgers
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
@@ -61,6 +61,7 @@ class TenantShares:
         leases.pop(lease.lease_id, None)
         if not leases:
             self._leases.pop(lease.demand.tenant, None)
+            self._held.pop(lease.demand.tenant, None)
 
     def holding(self) -> list[str]:
         """Tenants with a lease."""
@@ -80,10 +81,12 @@ class TenantShares:
 
     def _held_now(self, tenant: str, model: str, books: Sequence[Book]) -> float:
         """As ``held_blocks``, as of the ledgers' last change."""
-        changes = sum(book.ledger.changes for book in books)
-        known = self._held.get((tenant, model))
+        if tenant not in self._leases:
+            return 0.0
+        changes, held = sum(book.ledger.changes for book in books), self._held.setdefault(tenant, {})
+        known = held.get(model)
         if known is None or known[0] != changes:
-            known = self._held[tenant, model] = changes, self.held_blocks(tenant, books)
+            known = held[model] = changes, self.held_blocks(tenant, books)
         return known[1]
 
     def takes(self, entry: Waiting, now_s: float) -> bool:

@@ -42,7 +42,7 @@ class ProcessState:
     tokenizer_backlog_bytes: int
     limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
     degraded_total: int = 0
-    queue_by_class: tuple[tuple[str, int], ...] = ()  # requests that wait
+    queue_by_class: tuple[tuple[str, int, int], ...] = ()  # requests and prompt tokens that wait
     tenants: tuple[TenantState, ...] = ()  # those with a limit that is in use
     responses_known: int = 0  # stored responses whose replica is remembered
     background_leases: int = 0  # responses that go on after their answer

@@ -31,7 +31,7 @@ def process_state(services: Services) -> ProcessState:
         queue_bytes=gate.queue.bytes,
         queue_oldest_s=gate.queue.oldest_s(now_s),
         degraded_total=gate.counters.degraded,
-        queue_by_class=tuple((name, requests) for name, (requests, _) in gate.queue.by_class.items()),
+        queue_by_class=tuple((name, requests, tokens) for name, (requests, tokens) in gate.queue.by_class.items()),
         tenants=tenant_states(gate, now_s),
         open_requests=gate.open_requests,
         body_bytes_held=services.body_bytes_held,

@@ -218,7 +218,7 @@ def test_a_proxy_that_is_alone_shows_nothing_of_a_store(telemetry: PrometheusTel
 
 def test_tenants_are_shown_up_to_a_hundred() -> None:
     tenants = TenantState("t0", (("tokens_per_min", -5.0),), 12.0), TenantState("t100", (("requests_per_s", 1.0),))
-    state = replace(STATE, tenants=tenants, queue_by_class=(("bulk", 3),))
+    state = replace(STATE, tenants=tenants, queue_by_class=(("bulk", 3, 900),))
     telemetry = PrometheusTelemetry(lambda: state)
     for index in range(102):
         telemetry.request_finished(replace(RECORD, tenant=f"t{index}"))
@@ -235,3 +235,4 @@ def test_tenants_are_shown_up_to_a_hundred() -> None:
     assert seen["kvgate_tenant_kv_blocks", ("t0",)] == 12.0
     assert ("kvgate_tenant_left", ("requests_per_s", "t100")) not in seen
     assert seen["kvgate_queue_class_requests", ("bulk",)] == 3.0
+    assert seen["kvgate_queue_class_tokens", ("bulk",)] == 900.0

@@ -228,3 +228,14 @@ def test_another_policy_is_adopted_while_requests_wait() -> None:
     gate.adopt(replace(policy(), classes=(BULK, DEFAULT_CLASS)))
     assert went(gate.handle(Tick(), 1.0)) == ["a1"]
     assert gate.queue.class_bounds["bulk"] == BULK.queue
+
+
+def test_tenants_that_are_gone_leave_nothing_behind() -> None:
+    """Clients choose their names."""
+    gate = gate_of(TenantPolicy("a", kv_share_max=0.5), TenantPolicy("b", kv_share_min=0.1))
+    for index in range(50):
+        now_s, tenant = 0.5 * index, f"t{index}"
+        assert run(gate, f"q{index}", now_s, tenant=tenant) == [f"q{index}"]
+        gate.handle(Finished(f"q{index}", Outcome.COMPLETED, 5), now_s)
+    assert gate.shares.holding() == []
+    assert not gate.shares._held

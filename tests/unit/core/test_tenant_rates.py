@@ -91,10 +91,13 @@ def test_those_not_listed_have_each_their_own() -> None:
 def test_an_account_that_is_full_is_forgotten() -> None:
     one = rates()
     asked(one, "a", 0.0)
-    one.end("a", 200.0, 1.0)
-    one.forget_idle(2.0)
-    assert one.tenants() == ["a"]
-    one.forget_idle(4.0)
+    one.forget_idle(100.0)
+    assert one.tenants() == ["a"], "one of its requests is under way"
+    one.end("a", 700.0, 100.0)
+    one.forget_idle(104.0)
+    one.forget_idle(105.0)
+    assert one.tenants() == ["a"], "its bucket is not full again"
+    one.forget_idle(110.0)
     assert one.tenants() == []
 
 
