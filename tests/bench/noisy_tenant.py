@@ -5,7 +5,10 @@
 kvgate as a process before one mock replica. Every tenant offers its rate, evenly and open-loop: requests are sent when they are due,
 however many are still open. In one run of each pair the first tenant offers ten times its rate; the others send the same requests at the
 same times in both. The order alternates, and the buckets are full again before each. TTFT is taken at the client; of the others everybody
-must be served. ``--unlimited`` leaves the rates out of the policy: then only fair queueing stands between the tenants.
+must be served.
+
+``--over 1`` tells what the machine alone makes of the ratio: both runs of a pair are alike then. ``--unlimited`` leaves the rates out of
+the policy: then only fair queueing stands between the tenants.
 """
 
 import argparse
@@ -28,7 +31,7 @@ from tests.bench.load import Fate, LoadRequest, Record, new_upstream, percentile
 from tests.bench.loads import as_request, chat, distinct_words
 
 LOUD = "t0"
-OVER_RATE = 10
+OVER_RATE = 10.0
 PROMPT_WORDS, OUTPUT_TOKENS = 60, 120
 KV_BLOCKS = 257  # what the others hold at once is about half of it; with ten times one rate it is not enough
 TOKENS_PER_REQUEST = 260.0  # above what one takes, prompt and output: nobody who keeps to his rate is refused
@@ -44,6 +47,7 @@ class Options:
     tenants: int
     per_s: float  # requests of each tenant
     unlimited: bool
+    over: float = OVER_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def arrivals(options: Options, seed: int, *, loud: bool) -> list[tuple[float, st
     found = []
     for index in range(options.tenants):
         tenant, rng = f"t{index}", random.Random(f"{seed} {index}")
-        per_s = options.per_s * (OVER_RATE if loud and tenant == LOUD else 1)
+        per_s = options.per_s * (options.over if loud and tenant == LOUD else 1.0)
         for number in range(int(options.seconds * per_s)):
             due_s = (number + rng.random()) / per_s  # one in each interval: the rate is kept at every moment
             target, fields = chat("mock", distinct_words(rng, PROMPT_WORDS), max_tokens=OUTPUT_TOKENS, ignore_eos=True)
@@ -141,10 +145,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--tenants", type=int, default=5)
     parser.add_argument("--per-s", type=float, default=1.5)
+    parser.add_argument("--over", type=float, default=OVER_RATE)
     parser.add_argument("--unlimited", action="store_true")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    options = Options(asked.pairs, asked.seconds, asked.tenants, asked.per_s, asked.unlimited)
+    options = Options(asked.pairs, asked.seconds, asked.tenants, asked.per_s, asked.unlimited, asked.over)
     found = asyncio.run(run_pairs(options))
     ratio = statistics.median(loud.ttft_p99_ms / quiet.ttft_p99_ms for quiet, loud in found)
     not_served = sum(arm.others_not_served for pair in found for arm in pair)
