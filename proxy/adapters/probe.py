@@ -90,10 +90,11 @@ class ControlHttp:
         self._clock = clock
         # Compression would cost the engine's API server more than the network gives back.
         sent = {**headers, "accept": "text/plain, application/json;q=0.9, */*;q=0.1", "accept-encoding": "identity"}
-        # uvicorn closes idle connections after 5 s: ours must give up earlier.
-        kept = httpx.Limits(max_connections=4, max_keepalive_connections=1, keepalive_expiry=3.0)
+        # uvicorn closes idle connections after 5 s: ours must give up earlier. No bound on connections: httpx forgets some that a
+        # time-out cancelled, and once the bound was reached by those, a replica that had been slow stayed unreachable for ever.
+        kept = httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=3.0)
         unbounded = httpx.Timeout(None)  # here; ``get`` bounds the whole
-        fresh = httpx.Limits(max_connections=4, max_keepalive_connections=0)
+        fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._kept = httpx.AsyncClient(headers=sent, timeout=unbounded, limits=kept, transport=transport, trust_env=False)
         self._fresh = httpx.AsyncClient(
             headers={**sent, "connection": "close"}, timeout=unbounded, limits=fresh, transport=transport, trust_env=False
