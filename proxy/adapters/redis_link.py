@@ -7,6 +7,8 @@ not look like one of the store (``adapters.stall_proof``).
 This module needs the package ``redis``; only ``kvgate serve --redis`` imports it.
 """
 
+import asyncio
+import inspect
 import re
 from collections.abc import Awaitable
 from typing import Any, TypeVar
@@ -82,6 +84,9 @@ class RedisLink:
         self.timeout_s = timeout_s
         self.shown = address.shown
         self._sentinels: list[Any] = []
+        self._closed = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
         self.client = self._client(address)
         # A cluster hands a message on to all its nodes, so that any one will do.
         self.listener = self._node(address) if address.kind is StoreKind.CLUSTER else self.client
@@ -132,6 +137,11 @@ class RedisLink:
 
     async def call(self, work: Awaitable[T], *, awaited: bool = False) -> T:
         """Await a call. Raises StoreError. ``awaited``: a request waits for it; others may take as long as a connection takes to make."""
+        if self._closed:
+            if inspect.iscoroutine(work):
+                work.close()
+            raise StoreError(StoreFault.CONNECTION, "this proxy has closed its connections")
+        self._under_way += 1
         seconds = self.timeout_s if awaited else max(self.timeout_s, PATIENCE_S_MIN)
         try:
             async with stall_proof_timeout(seconds):
@@ -140,8 +150,16 @@ class RedisLink:
             raise StoreError(StoreFault.TIMEOUT, f"no answer within {seconds:g} s") from error
         except KNOWN as error:
             raise store_error(error) from error
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close every connection. Who is just connecting would leave one behind, so calls under way end first: each soon does."""
+        self._closed = True
+        if self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
         for client in {id(one): one for one in (self.client, self.listener, *self._sentinels)}.values():
             await client.aclose()

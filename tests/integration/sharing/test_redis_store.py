@@ -66,6 +66,23 @@ async def test_every_call_works_over_tcp_and_over_a_socket() -> None:
                 await use(store)
 
 
+async def test_a_closed_store_leaves_no_connection_behind_whoever_was_just_connecting() -> None:
+    with redis_server() as server:
+        store = RedisStore(store_address(server.url), timeout_s=TIMEOUT_S, lease_s=3.0)
+        server.pause()  # connects, and says nothing
+        asking = asyncio.create_task(store.time_s())
+        await asyncio.sleep(0)
+        await store.aclose()
+        with pytest.raises(StoreError) as timed_out:
+            await asking
+        assert timed_out.value.fault is StoreFault.TIMEOUT
+        with pytest.raises(StoreError, match="has closed"):
+            await store.time_s()
+        server.resume()
+        with closing(server.client()) as client:
+            assert [one["name"] for one in client.client_list()] == [""], "the client that asks, and nobody else"
+
+
 async def test_an_exchange_tells_the_others() -> None:
     with redis_server() as server:
         async with store_at(server.url) as a, store_at(server.url) as b, store_at(server.url + "?pool=other") as other:
