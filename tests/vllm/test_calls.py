@@ -145,7 +145,7 @@ async def test_a_conversation_that_the_engine_keeps(proxy: RunningProxy) -> None
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_in_the_background_holds_its_place(proxy: RunningProxy, stream: bool) -> None:
-    fields = {"input": "Hello", "max_output_tokens": 400, "background": True, "stream": stream, "ignore_eos": True}
+    fields = {"input": "Hello", "max_output_tokens": 1500, "background": True, "stream": stream, "ignore_eos": True}
     exchange = await proxy.wire.open("POST", "/v1/responses", json.dumps({"model": "tiny"} | fields).encode())
     if stream:  # leave in the middle: the engine works on
         async with asyncio.timeout(60):
