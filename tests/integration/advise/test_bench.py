@@ -23,6 +23,8 @@ from tests.integration.mock_harness import RunningMock, running, settings
 from tests.integration.serving.harness import proxying
 from tests.integration.test_demo import alive, children_of
 
+pytestmark = pytest.mark.slow  # real loads for seconds each; what is made of them is in tests/unit/bench
+
 QUICK = StepTimeModel(speed=20)
 ENGINE = [sys.executable, "-m", "proxy", "mock-vllm", "--num-gpu-blocks", "300", "--max-model-len", "2048", "--speed", "20"]
 
