@@ -144,7 +144,8 @@ class ReplicaSet:
         self, listed: tuple[ReplicaPolicy, ...], found: tuple[ReplicaPolicy, ...], parts: dict[str, ReplicaParts] | None
     ) -> ReplicaChanges:
         wanted = _together(listed, found)
-        parts = self.parts_of(wanted) | (parts or {}) if parts is None or found else parts
+        given = parts or {}
+        parts = given | self.parts_of(one for one in wanted if one.name not in given)
         self._listed, self.discovered = listed, found
         changes = changes_between(self.wanted, wanted)
         for name in changes.removed:
