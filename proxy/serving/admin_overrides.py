@@ -11,6 +11,7 @@ GET need the admin token (``serving.access``).
 """
 
 from collections.abc import Awaitable, Callable
+from math import nan
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -120,6 +121,19 @@ def changing(services: Services, act: Callable[[Request], Awaitable[Response]]) 
             return response_of(error_answer(400, "invalid_body", f"The body cannot be read: {error}"))
 
     return checked
+
+
+def seconds_asked(request: Request, name: str, default_s: float, least_s: float, most_s: float) -> float | Response:
+    """The query's number of that name; 400 where it is none, or out of bounds."""
+    asked = request.query_params.get(name, str(default_s))
+    try:
+        seconds = float(asked)
+    except ValueError:
+        seconds = nan
+    if least_s <= seconds <= most_s:
+        return seconds
+    message = f"{name}: got {asked!r}; allowed {least_s:g} to {most_s:g} seconds"
+    return response_of(error_answer(400, "invalid_value", message))
 
 
 def response_of(answer: Answer) -> Response:

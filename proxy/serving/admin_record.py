@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from proxy.serving.access import error_answer
-from proxy.serving.admin_overrides import changing, response_of
+from proxy.serving.admin_overrides import changing, response_of, seconds_asked
 from proxy.serving.recording import TAPS_MAX, Tap
 from proxy.serving.services import Services
 
@@ -23,14 +23,9 @@ def record_routes(services: Services) -> list[Route]:
     under_way: list[Tap] = []
 
     async def record(request: Request) -> Response:
-        asked = request.query_params.get("for_s", str(LASTS_S))
-        try:
-            lasts_s = float(asked)
-        except ValueError:
-            lasts_s = 0.0
-        if not LASTS_S_MIN <= lasts_s <= LASTS_S_MAX:
-            message = f"for_s: got {asked!r}; allowed {LASTS_S_MIN:g} to {LASTS_S_MAX:g} seconds"
-            return response_of(error_answer(400, "invalid_value", message))
+        lasts_s = seconds_asked(request, "for_s", LASTS_S, LASTS_S_MIN, LASTS_S_MAX)
+        if isinstance(lasts_s, Response):
+            return lasts_s
         if len(under_way) >= TAPS_MAX:
             return response_of(
                 error_answer(409, "too_many_recordings", f"{TAPS_MAX} recordings are under way, as many as may be.")

@@ -25,7 +25,7 @@ from proxy.serving.relay import RelayEnd, RelayHooks, RelayResult, relay
 from proxy.serving.response_routes import ResponseRoutes
 from proxy.serving.services import Services, send_answer
 from proxy.wire.answer_forms import form_of
-from proxy.wire.answers import answer, context_overflow, model_not_found
+from proxy.wire.answers import context_overflow, model_not_found
 
 NOBODY_ELSE = frozenset({Outcome.UPSTREAM_FAILED, Outcome.NO_REPLICA})  # why a reroute finds no place
 EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
@@ -130,9 +130,7 @@ class Calls:
         result = course.result
         if result is None or result.status != 200 or result.answer_id is None or course.replica is None:
             return
-        usage = result.usage
-        tokens = usage.prompt_tokens + usage.completion_tokens if usage is not None else 0
-        self._responses.remember(result.answer_id, server_of(course.replica), tokens)
+        self._responses.remember(result.answer_id, server_of(course.replica), result.usage)
 
     def _go_on(self, course: Course, admission: Admission, place: Place) -> None:
         """The answer is out, and the engine works on: its place is held until the end is seen."""
@@ -274,8 +272,7 @@ class Calls:
             await course.line.refuse(refusal, brief=services.brief)
             return
         shape = form_of(course.intake.route).shape
-        left = services.attempts.left
-        reply = answer(refusal, jitter=services.chance(), brief=services.brief, retry_budget=left, shape=shape)
+        reply = services.refused(refusal, shape, retry_budget=services.attempts.left)
         if services.policy.headers is AnswerHeaders.NONE:
             reply = replace(reply, headers=tuple(field for field in reply.headers if not field[0].startswith(b"x-kvgate-")))
         course.status = reply.status

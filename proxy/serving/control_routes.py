@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.outcome import Outcome, Refusal
-from proxy.ports import Headers, Receive, Send, UpstreamError, UpstreamResponse
+from proxy.ports import Headers, Receive, Send, UpstreamError
 from proxy.serving.access import HEADER as TOKEN_HEADER
 from proxy.serving.access import error_answer
 from proxy.serving.intake import header_fields
 from proxy.serving.own_routes import json_answer
 from proxy.serving.relay import RelayEnd, RelayRequest, relay
 from proxy.serving.services import Scope, Services, announced_bytes, read_body, send_answer, target_of
+from proxy.serving.whole_answer import read_answer
 from proxy.wire.answers import Answer, answer
 from proxy.wire.routes import closed_path, opened
 
@@ -94,18 +95,14 @@ class ControlRoutes:
         try:
             response = await upstream.open(request.base_url, request.method, request.target, request.headers, request.body)
             try:
-                return {"status": response.status, "body": _readable(await _whole(response))}
+                return {
+                    "status": response.status,
+                    "body": _readable((await read_answer(response, ANSWER_BYTES_MAX))[:ANSWER_BYTES_MAX]),
+                }
             finally:
                 response.close()
         except UpstreamError as error:
             return {"status": None, "error": str(error)}
-
-
-async def _whole(response: UpstreamResponse) -> bytes:
-    found = bytearray()
-    while len(found) <= ANSWER_BYTES_MAX and (data := await response.read()):
-        found += data
-    return bytes(found[:ANSWER_BYTES_MAX])
 
 
 def _readable(body: bytes) -> Any:

@@ -31,7 +31,7 @@ from proxy.serving.services import (
     send_answer,
     target_of,
 )
-from proxy.wire.answers import Answer, answer, error_shape
+from proxy.wire.answers import Answer, error_shape
 from proxy.wire.call import CallKind
 from proxy.wire.lax import UnreadableCallError
 from proxy.wire.read_call import CALL_ROUTES
@@ -61,11 +61,13 @@ class Endpoints:
         named_send = NamedSend(send, request_id, self._cross_origin.of(headers))
         if kind is RouteKind.OWN:
             closed = key_refusal(services.policy, headers) if path.startswith("/v1/") else None
-            await send_answer(named_send, self._own.answer(path) if closed is None else self._answer(closed, path))
+            await send_answer(
+                named_send, self._own.answer(path) if closed is None else services.refused(closed, error_shape(path))
+            )
             return
         refused = refused_now(services, headers, keyless=method == "OPTIONS")
         if refused is not None:
-            await send_answer(named_send, self._answer(refused, path))
+            await send_answer(named_send, services.refused(refused, error_shape(path)))
             return
         with services.drain.request():
             try:
@@ -76,12 +78,7 @@ class Endpoints:
             except BodyCutOffError:
                 return
             except BodyTooLargeError:
-                shaped = answer(self._too_large(), jitter=0.0, brief=services.brief, shape=error_shape(path))
-                await send_answer(named_send, shaped)
-
-    def _answer(self, refusal: Refusal, path: str) -> Answer:
-        services = self._services
-        return answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(path))
+                await send_answer(named_send, services.refused(self._too_large(), error_shape(path)))
 
     async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> None:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])

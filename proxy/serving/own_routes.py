@@ -12,7 +12,7 @@ from proxy.core.replica import ModelCard, ReplicaPhase
 from proxy.ports.store import StorePhase
 from proxy.serving.drain import DrainPhase
 from proxy.serving.services import Services
-from proxy.wire.answers import Answer, answer
+from proxy.wire.answers import Answer
 
 JSON = (b"content-type", b"application/json")
 
@@ -113,7 +113,7 @@ class OwnRoutes:
         if not cards:
             message = "No replica has told its models yet."
             refusal = Refusal(Outcome.NO_REPLICA, gate="replicas", message=message, retry_after_s=1.0)
-            return answer(refusal, jitter=self.services.chance(), brief=self.services.brief)
+            return self.services.refused(refusal)
         return json_answer(200, {"object": "list", "data": [msgspec.Raw(card.json_text.encode()) for _, card in cards.values()]})
 
 

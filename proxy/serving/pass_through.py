@@ -15,7 +15,7 @@ from proxy.ports import Headers, Receive, Send
 from proxy.serving.intake import PARSE_INLINE_BYTES_MAX
 from proxy.serving.relay import RelayEnd, RelayRequest, relay
 from proxy.serving.services import Scope, Services, send_answer, target_of
-from proxy.wire.answers import Answer, answer, error_shape
+from proxy.wire.answers import error_shape
 
 _FORM_MODEL = re.compile(rb'\bname="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,256})\r\n')
 
@@ -69,15 +69,11 @@ class PassThrough:
         if not tried:
             message = "There is no replica that could take this at the moment."
             refusal = Refusal(Outcome.NO_REPLICA, gate="replicas", message=message, retry_after_s=1.0)
-            await send_answer(send, self._answer(refusal, scope))
+            await send_answer(send, services.refused(refusal, error_shape(str(scope["path"]))))
             return
         message = f"No replica could be spoken to: {error}"
         refusal = Refusal(Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, policy_key="relay.reroutes_max")
-        await send_answer(send, self._answer(refusal, scope))
-
-    def _answer(self, refusal: Refusal, scope: Scope) -> Answer:
-        services = self.services
-        return answer(refusal, jitter=services.chance(), brief=services.brief, shape=error_shape(str(scope["path"])))
+        await send_answer(send, services.refused(refusal, error_shape(str(scope["path"]))))
 
 
 def model_of_json(body: bytes) -> str | None:

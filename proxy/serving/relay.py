@@ -22,7 +22,7 @@ from enum import StrEnum
 
 from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
 from proxy.serving.client import ClientWatch, after_head
-from proxy.serving.kept_answer import kept
+from proxy.serving.whole_answer import kept
 from proxy.wire.answer_forms import OPENAI, AnswerForm
 from proxy.wire.answer_usage import BodyTail, Usage
 from proxy.wire.answers import Answer

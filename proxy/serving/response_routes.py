@@ -14,8 +14,9 @@ from proxy.ports import Headers, Receive, Send, UpstreamError
 from proxy.serving.relay import RelayEnd, RelayRequest, RelayResult, relay
 from proxy.serving.services import Scope, Services, send_answer, target_of
 from proxy.serving.stored_responses import Home
+from proxy.serving.whole_answer import read_answer
 from proxy.wire.answer_forms import RESPONSES
-from proxy.wire.answers import answer
+from proxy.wire.answer_usage import Usage
 from proxy.wire.typed_streams import ResponseFields, read_response
 
 POLL_S = 2.0  # a place held two seconds too long costs little, and a look costs the engine's front end some 100 us
@@ -64,7 +65,7 @@ class ResponseRoutes:
             return
         message = f"The replica that keeps the response could not be spoken to: {error}"
         refusal = Refusal(Outcome.UPSTREAM_FAILED, gate="responses", message=message)
-        await send_answer(send, answer(refusal, jitter=services.chance(), brief=services.brief))
+        await send_answer(send, services.refused(refusal))
 
     async def _relay(
         self, name: str, scope: Scope, body: bytes, receive: Receive, send: Send, *, refuse: frozenset[int]
@@ -87,14 +88,14 @@ class ResponseRoutes:
 
     def _seen(self, name: str, response_id: str, result: RelayResult) -> None:
         if result.status == 200:
-            tokens = result.usage.prompt_tokens + result.usage.completion_tokens if result.usage is not None else 0
-            self.remember(response_id, name, tokens)
+            self.remember(response_id, name, result.usage)
             if not result.unfinished:
                 self._services.stored.look_now(response_id)
 
-    def remember(self, response_id: str, replica: str, tokens: int) -> None:
-        """Note where a response lives, and how long its conversation is by now."""
+    def remember(self, response_id: str, replica: str, usage: Usage | None) -> None:
+        """Note where a response lives, and how long its conversation is by now; None while that is not told."""
         services = self._services
+        tokens = usage.prompt_tokens + usage.completion_tokens if usage is not None else 0
         services.stored.remember(response_id, Home(replica, tokens), services.policy.limits.responses_max)
 
     async def find(self, response_id: str, headers: Headers) -> Home | None:
@@ -105,8 +106,7 @@ class ResponseRoutes:
         for name in self._replicas():
             found = await self.ask(name, response_id, headers)
             if found is not None:
-                usage = found.as_usage()
-                self.remember(response_id, name, usage.prompt_tokens + usage.completion_tokens if usage is not None else 0)
+                self.remember(response_id, name, found.as_usage())
                 return self._services.stored.home(response_id)
         return None
 
@@ -117,19 +117,16 @@ class ResponseRoutes:
         services = self._services
         own = services.upstream_headers(name, [field for field in headers if field[0] in _KEPT])
         target = b"/v1/responses/" + quote(response_id, safe="", errors="surrogatepass").encode()  # a client chose it
-        parts, size = [], 0
         try:
             async with asyncio.timeout(ASK_S_MAX):
                 response = await services.upstream.open(services.watchers[name].policy.url, b"GET", target, own, b"")
                 try:
-                    while response.status == 200 and size < ANSWER_BYTES_MAX and (data := await response.read()):
-                        parts.append(data)
-                        size += len(data)
+                    body = await read_answer(response, ANSWER_BYTES_MAX) if response.status == 200 else b""
                 finally:
                     response.close()
         except (UpstreamError, TimeoutError):
             return None
-        return read_response(b"".join(parts))
+        return read_response(body)
 
     async def finished(self, response_id: str, name: str, headers: Headers) -> ResponseFields | None:
         """Wait until a response in the background has come to its end; None when that was not seen within the policy's bound."""

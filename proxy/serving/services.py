@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from proxy.core.health import Outliers
+from proxy.core.outcome import Refusal
 from proxy.core.policy import Auth, ErrorDetail, Fallback, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
@@ -26,7 +27,7 @@ from proxy.serving.replica_set import ReplicaSet
 from proxy.serving.request_ids import RequestIds
 from proxy.serving.stored_responses import StoredResponses
 from proxy.serving.watcher import ReplicaWatcher
-from proxy.wire.answers import Answer
+from proxy.wire.answers import Answer, ErrorShape, answer
 
 Scope = Mapping[str, object]
 
@@ -76,6 +77,10 @@ class Services:
         for keep in self.keepers:
             keep(record)
 
+    def refused(self, refusal: Refusal, shape: ErrorShape = ErrorShape.OPENAI, *, retry_budget: bool = True) -> Answer:
+        """What a client is told that is refused: as much as the policy shows."""
+        return answer(refusal, jitter=self.chance(), brief=self.brief, retry_budget=retry_budget, shape=shape)
+
     def serving(self) -> list[ReplicaWatcher]:
         """Replicas that answer now."""
         return [watcher for watcher in self.watchers.values() if watcher.phase is ReplicaPhase.SERVING]
@@ -104,13 +109,13 @@ def target_of(scope: Scope) -> bytes:
     return raw + b"?" + query if query else raw
 
 
-async def send_answer(send: Send, answer: Answer) -> None:
+async def send_answer(send: Send, reply: Answer) -> None:
     """Send a whole response of our own."""
-    headers = list(answer.headers)
+    headers = list(reply.headers)
     if isinstance(send, NamedSend) and send.for_page is not None:
         headers += await send.for_page()
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body, "more_body": False})
 
 
 class BodyTooLargeError(Exception):

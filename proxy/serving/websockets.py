@@ -15,7 +15,7 @@ from proxy.serving.access import error_answer
 from proxy.serving.endpoints import refused_now
 from proxy.serving.request_ids import NAME, named
 from proxy.serving.services import Services
-from proxy.wire.answers import Answer, answer
+from proxy.wire.answers import Answer
 from proxy.wire.routes import closed_path
 
 
@@ -57,7 +57,7 @@ class WebSockets:
         return self._answer(refusal, tunnel.request_id)
 
     def _answer(self, refusal: Refusal, request_id: bytes) -> Answer:
-        return _named(answer(refusal, jitter=self.services.chance(), brief=self.services.brief), request_id)
+        return _named(self.services.refused(refusal), request_id)
 
 
 def _named(reply: Answer, request_id: bytes) -> Answer:
