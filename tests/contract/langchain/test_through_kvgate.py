@@ -1,29 +1,15 @@
 """LangChain's OpenAI client through kvgate: plain, streamed and batched calls, and errors that it knows how to read."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 from langchain_openai import ChatOpenAI
 
-from tests.integration.mock_harness import RunningMock, running, settings
-from tests.integration.serving.harness import RunningProxy, proxying, url_of
+from tests.integration.mock_harness import RunningMock
+from tests.integration.serving.harness import RunningProxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mock() -> AsyncIterator[RunningMock]:
-    async with running(settings()) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def proxy(mock: RunningMock) -> AsyncIterator[RunningProxy]:
-    async with proxying(url_of(mock)) as server:
-        yield server
 
 
 def chat_of(server: RunningMock | RunningProxy, **options: Any) -> ChatOpenAI:

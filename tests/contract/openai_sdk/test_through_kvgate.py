@@ -21,18 +21,6 @@ COMPLETION: dict[str, Any] = {"model": "mock", "max_tokens": 5}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mock() -> AsyncIterator[RunningMock]:
-    async with running(settings()) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def proxy(mock: RunningMock) -> AsyncIterator[RunningProxy]:
-    async with proxying(url_of(mock)) as server:
-        yield server
-
-
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
 async def nothing_stays(mock: RunningMock, proxy: RunningProxy) -> AsyncIterator[None]:
     yield

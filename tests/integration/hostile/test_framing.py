@@ -1,27 +1,11 @@
 """What can be read in two ways is refused and reaches no replica (RFC 9110, RFC 9112), on a raw socket before a replica that records."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from tests.integration.hostile.exchanging import Hostile, hostile, statuses
+from tests.integration.hostile.exchanging import Hostile, statuses
 from tests.integration.serving.harness import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[Hostile]:
-    async with hostile() as server:
-        yield server
-
-
-@pytest.fixture
-def kvgate(shared: Hostile) -> Hostile:
-    shared.replica.requests.clear()
-    shared.replica.strays.clear()
-    return shared
 
 
 POST = b"POST /x HTTP/1.1\r\nhost: x\r\n"

@@ -1,27 +1,12 @@
 """What is odd but lawful is served, and the replica gets one plain request of it, byte for byte as it is shown here."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
-from tests.integration.hostile.exchanging import Hostile, hostile, rest, statuses
+from tests.integration.hostile.exchanging import Hostile, rest, statuses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[Hostile]:
-    async with hostile() as server:
-        yield server
-
-
-@pytest.fixture
-def kvgate(shared: Hostile) -> Hostile:
-    shared.replica.requests.clear()
-    shared.replica.strays.clear()
-    return shared
 
 
 def head(*lines: bytes) -> bytes:
