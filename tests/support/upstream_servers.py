@@ -44,6 +44,13 @@ class Peer:
         self.writer.transport.abort()
 
 
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Close at once, unless it is closed already: asyncio's transport breaks on that where what it still had to send has gone out since."""
+    transport = writer.transport
+    if not transport.is_closing() or transport.get_write_buffer_size():
+        transport.abort()
+
+
 Script = Callable[[Peer], Awaitable[None]]
 
 
@@ -78,7 +85,7 @@ class ScriptedUpstream:
         finally:
             server.close()
             for peer in self.peers:
-                peer.writer.transport.abort()
+                abort(peer.writer)
             await server.wait_closed()
 
 
@@ -121,7 +128,7 @@ async def gateway(backends: list[int], flowing: asyncio.Event | None = None) -> 
     finally:
         server.close()
         for writer in writers:
-            writer.transport.abort()
+            abort(writer)
         if flowing is not None:
             flowing.set()
         await asyncio.gather(*pipes, return_exceptions=True)
