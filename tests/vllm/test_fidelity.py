@@ -26,7 +26,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.vllm.conftest import BLOCK_SIZE, VllmFactory, VllmServer
+from tests.vllm.conftest import BLOCK_SIZE, VllmFactory, VllmServer, let_the_server_go_first
 from tests.vllm.corked_runs import FLAGS, KV_BLOCKS, CorkedRun, RealRun, TraceRequest, random_prompt
 from tests.vllm.modelled_runs import SETTINGS, ModelRun, compare, run_model
 
@@ -43,7 +43,9 @@ RUNS_MAX = 5  # of clients that send one request after the other
 
 @pytest.fixture(scope="module")
 def server(vllm_server: VllmFactory) -> VllmServer:
-    return vllm_server(KV_BLOCKS, *FLAGS)
+    engine = vllm_server(KV_BLOCKS, *FLAGS)
+    let_the_server_go_first(engine)
+    return engine
 
 
 def trace(run: str, temperature: float, top_p: float) -> list[TraceRequest]:
