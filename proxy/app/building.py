@@ -28,6 +28,7 @@ from proxy.core.retry_budget import RetryBudget
 from proxy.ports.replicas import ReplicaFeed
 from proxy.ports.store import ScrapeTurns, SharedStore
 from proxy.serving.attempts import Attempts
+from proxy.serving.decisions import Decisions
 from proxy.serving.discovery import Discoverer
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain, draining
@@ -82,6 +83,7 @@ def build_services(
     outstanding = Outstanding(dispatcher, replicas.watchers)
     replicas.busy = outstanding.busy
     history = History(gate, clock)
+    decisions = Decisions(clock, lambda: gate.mode.value, dispatcher.considered)
     switches.watch_over(replicas.watchers)
     live = LivePolicy(
         policy, str(policy_file(settings)), lambda said: usable(policy_under(said, settings)), replicas, clock, guard,
@@ -103,7 +105,8 @@ def build_services(
         watchers=replicas.watchers,
         switches=switches,
         history=history,
-        keepers=[history.keep],
+        decisions=decisions,
+        keepers=[history.keep, decisions.keep],
         outstanding=outstanding,
         telemetry=telemetry,
         drain=Drain(policy.relay.drain_accept_s, policy.relay.grace_s, lambda: _cut_off(services)),

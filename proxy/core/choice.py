@@ -3,14 +3,16 @@
 Decides nothing but which of several misses is the nearest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from proxy.core.bank import BankVerdict
 from proxy.core.book import Book
+from proxy.core.considered import LOOKS_MAX, Looks, ReplicaLook
 from proxy.core.curves import Curves
 from proxy.core.router import Place
+from proxy.core.routing import Standing
 from proxy.core.saturation import Binding
 from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Waiting
@@ -18,11 +20,20 @@ from proxy.core.wait_queue import Waiting
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A request, the replica it goes to, and what it adds there."""
+    """A request, the replica it goes to, and what it adds there. ``places`` were looked at, those in ``standings`` were scored."""
 
     entry: Waiting
     book: Book
     verdict: Verdict
+    places: Sequence[Place] = ()
+    standings: Sequence[Standing] = ()
+
+    def note(self) -> None:
+        """Keep with the request what was seen."""
+        chosen: Place = (self.book, self.verdict, Binding.NONE)
+        looked = [chosen, *(place for place in self.places if place[0] is not self.book)]
+        self.entry.considered.forecast(self.verdict.curves)
+        self.entry.considered.placed = looks_at(looked, self.standings)
 
 
 class Spot(NamedTuple):
@@ -52,6 +63,8 @@ class Blocked:
     curves: dict[str, Curves] = field(default_factory=dict)
     headrooms: dict[str, float] = field(default_factory=dict)
     only_for_kv: bool = False  # on every replica, so that nothing but room will change it
+    places: Sequence[Place] = ()  # that were looked at
+    standings: Sequence[Standing] = ()  # of those that were scored
 
     def note(self, book: Book, verdict: Verdict, binding: Binding) -> None:
         """Keep the nearest miss."""
@@ -61,6 +74,18 @@ class Blocked:
         self.headrooms[book.spec.name] = verdict.headroom_ratio
         if verdict.headroom_ratio > self.headroom_ratio or self.binding is Binding.UNAVAILABLE:
             self.binding, self.headroom_ratio = binding, verdict.headroom_ratio
+
+
+def looks_at(places: Sequence[Place], standings: Sequence[Standing]) -> Looks:
+    """What was seen, as it is kept: the first of ``places``, which stand in the order of their headroom but for a chosen one."""
+    scores = {one.replica: one.score for one in standings}
+    told = tuple(
+        ReplicaLook(
+            book.spec.name, binding, verdict.headroom_ratio, book.spec.usable_blocks, verdict.cached_tokens, scores.get(book.spec.name)
+        )
+        for book, verdict, binding in places[:LOOKS_MAX]
+    )  # fmt: skip
+    return Looks(told, len(places) - len(told))
 
 
 def spot_of(book: Book, look: BankVerdict, index: int, headroom_ratio: float, *, usable: bool) -> Spot:

@@ -5,6 +5,7 @@ Events go in with the time; effects come out and are carried out afterwards. "Ho
 
 from dataclasses import dataclass, field
 
+from proxy.core.considered import Considered
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
 from proxy.core.health import SlowStart
@@ -165,10 +166,11 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Answer the request without forwarding it."""
+    """Answer the request without forwarding it. ``considered`` is what was seen of the replicas; None where nothing had to be."""
 
     request_id: str
     refusal: Refusal
+    considered: Considered | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,9 +173,10 @@ class Gate(GateParts):
         book = books[0]
         curves = book.newcomer(demand, now_s, entry.curves).curves
         entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
+        entry.considered.hold(curves, len(self.queue), entry.held_by)
         displaced = None if exceeded is None else self.queue.displaceable(demand)
         if exceeded is not None and displaced is None and demand.request_id not in self.shedding.spared:
-            self._shed(demand.request_id, self.shedding.queue_full(exceeded, entry, books, now_s), effects)
+            self._shed(demand.request_id, self.shedding.queue_full(exceeded, entry, books, now_s), effects, entry)
             return
         for worse in displaced or ():
             self._shed(worse.demand.request_id, self.shedding.displaced(worse, demand, books, now_s), effects)
@@ -228,6 +229,7 @@ class Gate(GateParts):
 
     def _reserve(self, choice: Choice, effects: list[Effect]) -> None:
         demand, book = choice.entry.demand, choice.book
+        choice.note()
         cap = book.output_tokens_max(demand)
         expected = self.fleet.model.output_tokens_expected(demand, cap)
         tokens = self.queue.output_tokens_expected(demand, expected)
@@ -337,8 +339,8 @@ class Gate(GateParts):
         else:
             self._admit(choice, effects)
 
-    def _shed(self, request_id: str, refusal: Refusal, effects: list[Effect]) -> None:
-        self.queue.remove(request_id)
+    def _shed(self, request_id: str, refusal: Refusal, effects: list[Effect], entry: Waiting | None = None) -> None:
+        entry = self.queue.remove(request_id) or entry
         self.rates.end(request_id, 0.0, self.queue.now_s, served=False)
         self.counters.shed += 1
-        effects.append(Shed(request_id, refusal))
+        effects.append(Shed(request_id, refusal, None if entry is None else entry.considered))

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
+from proxy.core.considered import Considered
 from proxy.core.demand import Demand
 from proxy.core.outcome import Would
 
@@ -34,6 +35,7 @@ class Lease:
     rows: list[int] = field(default_factory=list)
     held: bool = False  # it had waited in the queue
     would: Would | None = None  # what enforcing would have done to it; None: the same, or nobody asked
+    considered: Considered | None = None  # what was seen when it was placed
     store_number: int = 0  # of its reservation in the store that several proxies share; 0: it was not asked
 
 

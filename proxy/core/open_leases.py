@@ -77,6 +77,7 @@ class OpenLeases:
             streaming=entry.streaming,
             output_tokens_forecast=output_tokens_forecast,
             held=entry.sequence > 0,
+            considered=entry.considered,
             cached_tokens=int(self._fleet.warmth.cached_tokens(demand, (name,))[0]),
         )
         self._fleet.add(lease, newcomer)

@@ -18,7 +18,7 @@ from operator import attrgetter, itemgetter
 from proxy.core.backfill import blocks_beside, earliest_start
 from proxy.core.bank import Bank, BankVerdict, banks_of
 from proxy.core.book import Book
-from proxy.core.choice import Blocked, Choice, Crowd, Spot, spot_of
+from proxy.core.choice import Blocked, Choice, Crowd, Spot, looks_at, spot_of
 from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
@@ -76,6 +76,7 @@ class Placement:
             return None
         choice = self.choose(entry, pool, now_s, contended=bool(len(self.queue)))
         if isinstance(choice, Blocked):
+            entry.considered.held = looks_at(choice.places, choice.standings)
             return None
         warm = choice.book.saturation.guard.prefers(choice.verdict.cached_tokens / entry.demand.prompt_tokens)
         return choice if warm or not len(self.queue) else None
@@ -165,14 +166,16 @@ class Placement:
             self._note(spot.book, binding)
             places.append(spot.place(binding))
             if binding is Binding.NONE and indifferent:
-                return Choice(entry, spot.book, places[-1][1])
-        only_for_kv = bool(places) and all(binding is Binding.KV for _, _, binding in places)
+                return Choice(entry, spot.book, places[-1][1], places)
         if any(binding is Binding.NONE for _, _, binding in places):
             book, verdict, binding = place = self.router.route(entry, places, books, now_s)
             if binding is Binding.NONE:
-                return Choice(entry, book, verdict)
-            places, only_for_kv = [place], False  # it waits for a warm one, and not for ever
-        blocked = Blocked(only_for_kv=only_for_kv)
+                return Choice(entry, book, verdict, places, self.router.standings)
+            blocked = Blocked(places=places, standings=self.router.standings)
+            blocked.note(*place)  # it waits for a warm one, and not for ever
+            return blocked
+        only_for_kv = bool(places) and all(binding is Binding.KV for _, _, binding in places)
+        blocked = Blocked(only_for_kv=only_for_kv, places=places)
         for place in places:
             blocked.note(*place)
         return blocked

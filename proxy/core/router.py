@@ -32,6 +32,7 @@ class Router:
 
     def __init__(self, warmth: Warmth) -> None:
         self.warmth = warmth
+        self.standings: list[Standing] = []  # of the last request routed
         self.waits_total = 0  # requests that waited for a warm replica while another had room
 
     @staticmethod
@@ -45,6 +46,7 @@ class Router:
         ``books`` are all that serve the model. Not for a request that ``is_indifferent``.
         """
         fitting = [place for place in places if place[2] is Binding.NONE]
+        self.standings = []
         if len(places) == 1:
             return fitting[0]
         demand = entry.demand
@@ -52,6 +54,7 @@ class Router:
         standings = self._standings(demand, fitting, books, now_s)
         full = self._warmer(entry, [place for place in places if place[2] in WAITED_FOR], standings, books, now_s)
         standings += [standing for _, standing in full]
+        self.standings = standings
         key = self._key(demand, standings) if crowd else None
         total = sum(self._load_tokens(book, now_s) for book in books)
         chosen = standings.index(pick(standings, total, key))

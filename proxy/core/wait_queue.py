@@ -272,6 +272,10 @@ class WaitQueue(QueueBounds):
             heapq.heappop(self._deadlines)  # it left before its deadline
         return self._deadlines[0][0] if self._deadlines else inf
 
+    def get(self, request_id: str) -> Waiting | None:
+        """The request, if it waits."""
+        return self._by_id.get(request_id)
+
     def position(self, request_id: str) -> int | None:
         """Place in the order, 1 for the head; None when it does not wait."""
         for index, entry in enumerate(self.order()):

@@ -6,6 +6,7 @@ Decides nothing; its order within its tenant is ``sort_key``.
 from dataclasses import dataclass, field
 from math import inf
 
+from proxy.core.considered import Considered
 from proxy.core.demand import Demand
 from proxy.core.newcomers import CurveCache
 
@@ -51,6 +52,7 @@ class Waiting:
     held_by: str = ""  # the share of its tenant that keeps it from going (``core.tenant_shares``)
     refusals: int = 0  # by the store that several proxies share
     held_off: dict[str, float] = field(default_factory=dict)  # by replica, until when the store need not be asked again
+    considered: Considered = field(default_factory=Considered)
 
     def __post_init__(self) -> None:
         if self.demand.kept_from:

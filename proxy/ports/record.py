@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from math import inf
 
+from proxy.core.considered import Considered
 from proxy.core.demand import CountSource, Demand
-from proxy.core.outcome import Outcome, Would
+from proxy.core.outcome import Outcome, Refusal, Would
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,9 @@ class RequestRecord:
     would: Would | None = None  # what enforcing would have done to it
     own_s: float | None = None  # from the body's end to its place, of one that was not held: what kvgate itself takes
     client_wait_s: float = inf  # how long its client would wait for a place
+    refusal: Refusal | None = None  # what it was told that was not served
+    considered: Considered | None = None  # what was seen of the replicas
+    tried: tuple[tuple[str, str], ...] = ()  # replicas that failed it before another was tried, and how
+    failure: str | None = None  # how the last one did
+    degraded_to: int | None = None  # the cap of output tokens that it was let in with, where it asked for more
+    fallback: str | None = None  # where it was sent instead

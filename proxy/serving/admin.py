@@ -19,6 +19,7 @@ from proxy.serving.admin_overrides import OverrideRoutes, overrides_state, respo
 from proxy.serving.admin_policy import PolicyRoutes
 from proxy.serving.admin_record import record_routes
 from proxy.serving.admin_report import report_routes
+from proxy.serving.admin_requests import request_routes
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
@@ -81,6 +82,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             *PolicyRoutes(services).routes(),
             *record_routes(services),
             *report_routes(services.history),
+            *request_routes(services),
         ]
     )
 

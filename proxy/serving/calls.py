@@ -48,6 +48,7 @@ class Calls:
         services = self._services
         course = Course(intake)
         trial = services.guard.tripped
+        services.decisions.began(course)
         try:
             await self._find_history(course)
             if services.dispatcher.gate.mode is Mode.OFF or services.guard.bypassed():
@@ -60,10 +61,12 @@ class Calls:
             except InternalFaultError:
                 await self._static(course, receive, course.line or send)
         except ShedError as shed:
+            course.considered = shed.considered
             await self._refuse(course, shed.refusal, send)
-        except ClientGoneError:
-            course.outcome = Outcome.CANCELLED
+        except ClientGoneError as gone:
+            course.considered, course.outcome = gone.considered, Outcome.CANCELLED
         finally:
+            services.decisions.left(course)
             services.finished(course.record(services.clock.now_s()))
 
     # ---- the ordinary way
@@ -189,6 +192,7 @@ class Calls:
                     raise
                 break
             course.reroutes += 1
+            course.tried.append((replica, result.failure or ""))
         await self._show(course, result, send, others=others)
 
     async def _show(self, course: Course, result: RelayResult, send: Send, *, others: bool) -> None:
@@ -251,6 +255,7 @@ class Calls:
                         course, place.replica, RelayHooks(), receive, send, refuse=refuse
                     )
                     again = attempts.again(place.replica, result, others=others)
+                    course.tried += [(place.replica, result.failure or "")] if again else []
         await self._show(course, result, send, others=others)
         course.conclude()
 

@@ -1,8 +1,9 @@
 """What is noted about one request on its way, and what it comes to in the end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from proxy.core.considered import Considered
 from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import PromptCount
@@ -37,7 +38,14 @@ class Course:
     line: "QueuedStream | None" = None  # where comments may be sent while it waits
     fallback: str | None = None  # where it was sent instead, as a header tells it
     at_once: bool = False  # another place is tried before it waits
+    considered: Considered | None = None  # of one that got no place
+    tried: list[tuple[str, str]] = field(default_factory=list)  # replicas that failed it before another was tried, and how
     home: str | None = None  # the replica that keeps the conversation it continues
+
+    @property
+    def request_id(self) -> str:
+        """The id that client, kvgate and engine call it by."""
+        return self.intake.fields.get("x-request-id", "")
 
     @property
     def goes_on(self) -> bool:
@@ -101,7 +109,7 @@ class Course:
         counted, lease = self.counted, admission.lease if admission is not None else None
         held = self.outcome in HELD_ENDS if lease is None else lease.held
         return RequestRecord(
-            request_id=intake.fields.get("x-request-id", ""),
+            request_id=self.request_id,
             route=intake.route,
             outcome=self.outcome,
             gate=self.refusal.gate if self.refusal is not None else None,
@@ -130,4 +138,10 @@ class Course:
             would=lease.would if lease is not None else None,
             own_s=None if admission is None or held else intake.arrived_s + admission.waited_s - intake.read_s,
             client_wait_s=intake.client_wait_s,
+            refusal=self.refusal,
+            considered=self.considered if lease is None else lease.considered,
+            tried=tuple(self.tried),
+            failure=None if result is None else result.failure,
+            degraded_to=self.degraded_to,
+            fallback=self.fallback,
         )

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
 
+from proxy.core.considered import Considered
 from proxy.core.demand import Demand
 from proxy.core.events import (
     Arrive,
@@ -36,15 +37,18 @@ RETRY_TICK_S = 0.25  # after a fault: the queue must not be forgotten
 
 
 class ShedError(Exception):
-    """The gate refused the request; ``refusal`` says why and when to come back."""
+    """The gate refused the request; ``refusal`` says why and when to come back, ``considered`` what was seen of the replicas."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Refusal, considered: Considered | None = None) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+        self.considered = considered
 
 
 class ClientGoneError(Exception):
-    """The client left while its request waited."""
+    """The client left while its request waited; ``considered`` is what was seen of the replicas until then."""
+
+    considered: Considered | None = None
 
 
 class Admission:
@@ -115,8 +119,10 @@ class Dispatcher:
             if not future.done():
                 await self._wait(future, receive)
             return future.result()
-        except BaseException:
+        except BaseException as error:
             # Cancelled by the client, or a fault in gate or store: nothing of it may stay behind.
+            if isinstance(error, ClientGoneError):
+                error.considered = self.considered(request_id)
             if not future.cancel() and not future.cancelled():
                 future.exception()  # else asyncio complains that nobody asked for it
             self.feed(Cancelled(request_id))
@@ -124,6 +130,11 @@ class Dispatcher:
         finally:
             self._waiting.pop(request_id, None)
             self._reserving.discard(request_id)
+
+    def considered(self, request_id: str) -> Considered | None:
+        """What was seen of the replicas for a request that waits; None where it does not."""
+        entry = self.gate.queue.get(request_id)
+        return None if entry is None else entry.considered
 
     @staticmethod
     async def _wait(future: asyncio.Future[Lease], receive: Receive) -> None:
@@ -167,8 +178,8 @@ class Dispatcher:
                         self._wake(request_id, InternalFaultError(Part.STORE))
                 case Forward(request_id, lease):
                     self._wake(request_id, lease)
-                case Shed(request_id, refusal):
-                    self._wake(request_id, ShedError(refusal))
+                case Shed(request_id, refusal, considered):
+                    self._wake(request_id, ShedError(refusal, considered))
                 case Release(replica, lease_id):
                     self._guard.run_now(Part.STORE, partial(self._store.release, replica, lease_id))
 

@@ -97,6 +97,13 @@ class RelayResult:
     first_token_s: float | None = None
     last_byte_s: float | None = None
 
+    @property
+    def failure(self) -> str | None:
+        """How the replica failed, in a word or two; None where it did not."""
+        if self.error is not None:
+            return str(self.error)
+        return f"status {self.status}" if self.ended is RelayEnd.REFUSED else None
+
 
 class _Relay:
     """State of one relay."""

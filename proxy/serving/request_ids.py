@@ -15,6 +15,7 @@ from proxy.ports import Headers
 NAME = b"x-request-id"
 _SANE = re.compile(rb"[\x21-\x7e]{1,128}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_MADE = re.compile(r"kvgate-([A-Za-z0-9._-]{1,80})-[0-9a-f]+")
 _IN_BODY = b'"request_id"'
 READ_BODY_BYTES_MAX = 64 * 1024  # a longer body is not searched for it: nothing that grows with the prompt runs on the event loop
 
@@ -27,8 +28,21 @@ class RequestIds:
     """Makes ids that name the proxy: ``kvgate-PROXY-NUMBER``."""
 
     def __init__(self, proxy: str) -> None:
-        self._prefix = f"kvgate-{_NOT_IN_NAMES.sub('-', proxy)[:80]}-".encode()
+        self.proxy = proxy
+        self.shown = self.name_in(proxy)
+        self._prefix = f"kvgate-{self.shown}-".encode()
         self._numbers = itertools.count(1)
+
+    @staticmethod
+    def name_in(proxy: str) -> str:
+        """A proxy's name as it stands in ids."""
+        return _NOT_IN_NAMES.sub("-", proxy)[:80]
+
+    @staticmethod
+    def maker_of(request_id: str) -> str | None:
+        """The proxy that made an id, as ``name_in`` has it; None where it was no kvgate."""
+        found = _MADE.fullmatch(request_id)
+        return None if found is None else found[1]
 
     def of(self, headers: Headers) -> tuple[bytes, bool]:
         """The id of a request with these headers (names in lower case), and whether the client gave it."""

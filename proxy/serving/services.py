@@ -12,6 +12,7 @@ from proxy.ports.record import RequestRecord
 from proxy.serving.access import AdminAccess
 from proxy.serving.attempts import Attempts
 from proxy.serving.client import NamedSend
+from proxy.serving.decisions import Decisions
 from proxy.serving.discovery import Discoverer
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
@@ -51,6 +52,7 @@ class Services:
     watchers: Mapping[str, ReplicaWatcher]
     switches: Switches
     history: History
+    decisions: Decisions
     outstanding: Outstanding
     telemetry: Telemetry
     drain: Drain

@@ -98,7 +98,7 @@ async def test_a_recording_needs_the_token_and_a_new_file(
         token = {"authorization": f"Bearer {TOKEN}"}
         for asked in ("0", "-1", "nan", "x", "1e9"):
             assert (await admin.request("GET", f"/admin/record?for_s={asked}", b"", token)).status == 400
-        assert not proxy.services.keepers[1:]
+        assert proxy.services.keepers == [proxy.services.history.keep, proxy.services.decisions.keep]
 
 
 async def test_a_reader_that_is_too_slow_loses_lines_which_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ async def test_a_reader_that_is_too_slow_loses_lines_which_are_counted(monkeypat
         told: list[dict[str, Any]] = [json.loads(line) async for line in lines]
         assert len(told) == 4
         assert (told[-1]["requests"], told[-1]["dropped"]) == (3, 2)
-        assert proxy.services.keepers == [proxy.services.history.keep]
+        assert proxy.services.keepers == [proxy.services.history.keep, proxy.services.decisions.keep]
 
 
 async def test_observed_load_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
