@@ -4,6 +4,7 @@
 # test-redis  the tests against a real redis-server, which must be installed
 # test-fronts  the tests behind a real nginx, which must be installed, and a real Envoy and LiteLLM (sets them up: 900 MB, once)
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
+# test-observability  the tests with a real Prometheus and Chromium, which must be installed
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
 # lint     ruff, mypy, import floors
 PYTHON ?= python3
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-redis test-fronts test-vllm bench-admission lint fix
+.PHONY: install demo test test-redis test-fronts test-vllm test-observability bench-admission lint fix
 
 install: $(STAMP)
 
@@ -26,14 +27,15 @@ demo: $(STAMP)
 	$(BIN)/kvgate demo
 
 lint: $(STAMP)
-	$(BIN)/ruff check proxy tests
-	$(BIN)/ruff format --check proxy tests
+	$(BIN)/ruff check proxy tests deploy
+	$(BIN)/ruff format --check proxy tests deploy
 	$(BIN)/mypy
+	$(BIN)/mypy deploy/grafana/*.py
 	$(BIN)/lint-imports
 
 fix: $(STAMP)
-	$(BIN)/ruff check --fix proxy tests
-	$(BIN)/ruff format proxy tests
+	$(BIN)/ruff check --fix proxy tests deploy
+	$(BIN)/ruff format proxy tests deploy
 	$(BIN)/python -m proxy.config.json_schema policies
 
 test: lint
@@ -49,6 +51,10 @@ test-fronts: $(STAMP)
 test-vllm: $(STAMP)
 	tests/vllm/setup.sh
 	$(BIN)/python -m pytest -q -m vllm tests/vllm
+
+test-observability: $(STAMP)
+	$(BIN)/python -m pip install -q -c constraints.txt --group observability
+	$(BIN)/python -m pytest -q -m observability
 
 bench-admission: $(STAMP)
 	$(BIN)/python -m pip install -q -c constraints.txt --group bench

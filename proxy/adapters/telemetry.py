@@ -5,7 +5,7 @@ from closed lists, from the policy's classes, or from the configured replicas. E
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import Metric
@@ -74,6 +74,11 @@ class PrometheusTelemetry:
         self._tenants.request_finished(record)
         if log.isEnabledFor(logging.INFO):
             log.info("request.finished %s", _line(record))
+
+    def show_parts(self, parts: Iterable[str]) -> None:
+        """Show their faults from the start, as zero, so that an increase over the first one is seen."""
+        for part in parts:
+            self._errors.labels(part)
 
     def internal_error(self, part: str) -> None:
         """Count a fault inside kvgate."""

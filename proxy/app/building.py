@@ -59,6 +59,7 @@ def build_services(
     settings = settings or ServeSettings()
     clock = SystemClock()
     telemetry = PrometheusTelemetry(lambda: process_state(services))
+    telemetry.show_parts(part.value for part in Part)
     guard = Guard(clock, lambda part: telemetry.internal_error(part.value))
     gate = Gate(policy, clock.now_s())
     exchange, leases, name = None, MemoryStore(), proxy_name()
