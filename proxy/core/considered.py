@@ -52,8 +52,7 @@ class Considered:
         """Take in its forecast."""
         self.mean_blocks, self.ceiling_blocks = float(curves.mean.max()), float(curves.ceiling.max())
 
-    def hold(self, curves: Curves, ahead: int, held_by: str) -> None:
+    def hold(self, ahead: int, held_by: str) -> None:
         """It is held, with so many before it."""
         if self.ahead is None:
-            self.forecast(curves)
             self.ahead, self.held_by = ahead, held_by

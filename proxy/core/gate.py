@@ -173,7 +173,7 @@ class Gate(GateParts):
         book = books[0]
         curves = book.newcomer(demand, now_s, entry.curves).curves
         entry.charge_block_steps, entry.peak_blocks = book.block_steps(curves), float(curves.mean.max())
-        entry.considered.hold(curves, len(self.queue), entry.held_by)
+        entry.considered.forecast(curves)
         displaced = None if exceeded is None else self.queue.displaceable(demand)
         if exceeded is not None and displaced is None and demand.request_id not in self.shedding.spared:
             self._shed(demand.request_id, self.shedding.queue_full(exceeded, entry, books, now_s), effects, entry)
@@ -181,6 +181,7 @@ class Gate(GateParts):
         for worse in displaced or ():
             self._shed(worse.demand.request_id, self.shedding.displaced(worse, demand, books, now_s), effects)
         self.counters.held += 1
+        entry.considered.hold(len(self.queue), entry.held_by)
         entry.promised = self.shedding.promises(entry, books, now_s)
         self.queue.push(entry)
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from proxy.core.demand import Demand
 from proxy.core.outcome import Mode, Outcome, Refusal
-from proxy.core.policy import AnswerHeaders
 from proxy.ports import PromptTooLongError, Receive, Send
 from proxy.serving.course import Course
 from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
@@ -277,9 +276,9 @@ class Calls:
             await course.line.refuse(refusal, brief=services.brief)
             return
         shape = form_of(course.intake.route).shape
-        reply = services.refused(refusal, shape, retry_budget=services.attempts.left)
-        if services.policy.headers is AnswerHeaders.NONE:
-            reply = replace(reply, headers=tuple(field for field in reply.headers if not field[0].startswith(b"x-kvgate-")))
+        held = course.considered is not None and course.considered.ahead is not None
+        waited_s = services.clock.now_s() - course.intake.arrived_s if held else 0.0
+        reply = services.refused(refusal, shape, retry_budget=services.attempts.left, waited_s=waited_s, replica=course.replica)
         course.status = reply.status
         await send_answer(send, reply)
 

@@ -20,7 +20,7 @@ from proxy.serving.own_routes import json_answer
 from proxy.serving.relay import RelayEnd, RelayRequest, relay
 from proxy.serving.services import Scope, Services, announced_bytes, read_body, send_answer, target_of
 from proxy.serving.whole_answer import read_answer
-from proxy.wire.answers import Answer, answer
+from proxy.wire.answers import Answer
 from proxy.wire.routes import closed_path, opened
 
 TARGET_HEADER = "x-kvgate-replica"
@@ -68,11 +68,12 @@ class ControlRoutes:
             return
         request = self._request(target, scope, method, headers, body)
         with self.services.outstanding.sent(target):
-            result = await relay(receive, send, self.services.upstream, request, clock=self.services.clock)
+            own = self.services.passed(target)
+            result = await relay(receive, send, self.services.upstream, request, clock=self.services.clock, extra_headers=own)
         if result.ended is RelayEnd.FAILED_BEFORE_HEAD:  # sent once: whether it was acted on is not known
             message = f"Replica {target} could not be spoken to: {result.error}"
             refusal = Refusal(Outcome.UPSTREAM_FAILED, gate="replica", message=message)
-            await send_answer(send, answer(refusal, jitter=0.0, brief=self.services.brief, retry_budget=False))
+            await send_answer(send, self.services.refused(refusal, retry_budget=False, replica=target))
 
     def _request(self, name: str, scope: Scope, method: str, headers: Headers, body: bytes) -> RelayRequest:
         services = self.services

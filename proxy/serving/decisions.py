@@ -95,7 +95,7 @@ class Decisions:
         demand, clock = record.demand, self._clock
         now_s = clock.now_s()
         ended, held, placed = phase == "ended", considered.held or _NO_LOOKS, considered.placed or _NO_LOOKS
-        was_held = record.held or (phase == "waiting" and considered.ahead is not None)
+        was_held = considered.ahead is not None
         waited_s = record.queue_wait_s
         if waited_s is None and was_held:
             waited_s = record.total_s

@@ -7,6 +7,7 @@ from proxy.serving.course import Course
 from proxy.serving.ranks import pinned
 from proxy.serving.relay import RelayRequest
 from proxy.serving.services import Services
+from proxy.wire.answers import way_headers
 from proxy.wire.engine_priority import asked_priority, with_priority
 from proxy.wire.openai import inject_usage
 from proxy.wire.output_cap import with_output_cap
@@ -38,6 +39,5 @@ def answer_headers(services: Services, course: Course) -> Headers | None:
     return [
         *otherwise,
         (b"x-kvgate-outcome", Outcome.COMPLETED.encode()),
-        (b"x-kvgate-queue-ms", b"%d" % round(waited_s * 1e3)),
-        (b"x-kvgate-replica", (course.replica or "").encode()),
+        *way_headers(waited_s, course.replica),
     ]

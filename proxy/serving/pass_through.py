@@ -59,7 +59,8 @@ class PassThrough:
             sent = services.upstream_headers(name, headers)
             request = RelayRequest(watcher.policy.url, method.encode(), target_of(scope), sent, body, repeatable=method in SAFE)
             with services.outstanding.sent(name):
-                result = await relay(receive, send, services.upstream, request, clock=services.clock)
+                own = services.passed(name)
+                result = await relay(receive, send, services.upstream, request, clock=services.clock, extra_headers=own)
             if result.ended is not RelayEnd.FAILED_BEFORE_HEAD:
                 return
             watcher.suspect()

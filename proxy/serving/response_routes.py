@@ -75,8 +75,9 @@ class ResponseRoutes:
         request = RelayRequest(services.watchers[name].policy.url, str(scope["method"]).encode(), target_of(scope), sent, body)
         with services.outstanding.sent(name):
             return await relay(
-                receive, send, services.upstream, request, clock=services.clock, form=RESPONSES, refuse_statuses=refuse
-            )
+                receive, send, services.upstream, request, clock=services.clock, form=RESPONSES, refuse_statuses=refuse,
+                extra_headers=services.passed(name),
+            )  # fmt: skip
 
     def _replicas(self) -> list[str]:
         """Replicas that may answer, in the order of their load."""

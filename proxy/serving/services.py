@@ -1,11 +1,11 @@
 """What the endpoints share: one process's parts, put together by ``proxy.app``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from proxy.core.health import Outliers
-from proxy.core.outcome import Refusal
-from proxy.core.policy import Auth, ErrorDetail, Fallback, Policy
+from proxy.core.outcome import Outcome, Refusal
+from proxy.core.policy import AnswerHeaders, Auth, ErrorDetail, Fallback, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
 from proxy.ports.record import RequestRecord
@@ -28,7 +28,7 @@ from proxy.serving.replica_set import ReplicaSet
 from proxy.serving.request_ids import RequestIds
 from proxy.serving.stored_responses import StoredResponses
 from proxy.serving.watcher import ReplicaWatcher
-from proxy.wire.answers import Answer, ErrorShape, answer
+from proxy.wire.answers import Answer, ErrorShape, answer, way_headers
 
 Scope = Mapping[str, object]
 
@@ -79,9 +79,21 @@ class Services:
         for keep in self.keepers:
             keep(record)
 
-    def refused(self, refusal: Refusal, shape: ErrorShape = ErrorShape.OPENAI, *, retry_budget: bool = True) -> Answer:
-        """What a client is told that is refused: as much as the policy shows."""
-        return answer(refusal, jitter=self.chance(), brief=self.brief, retry_budget=retry_budget, shape=shape)
+    def refused(
+        self, refusal: Refusal, shape: ErrorShape = ErrorShape.OPENAI, *, retry_budget: bool = True, waited_s: float = 0.0,
+        replica: str | None = None,
+    ) -> Answer:  # fmt: skip
+        """What a client is told that is refused: as much as the policy shows. ``replica`` is where it was last."""
+        reply = answer(refusal, jitter=self.chance(), brief=self.brief, retry_budget=retry_budget, shape=shape)
+        if self.policy.headers is AnswerHeaders.NONE:
+            return replace(reply, headers=tuple(field for field in reply.headers if not field[0].startswith(b"x-kvgate-")))
+        return replace(reply, headers=(*reply.headers, *way_headers(waited_s, replica)))
+
+    def passed(self, replica: str) -> Headers:
+        """What an answer tells that was relayed without a wait for a place."""
+        if self.policy.headers is AnswerHeaders.NONE:
+            return []
+        return [(b"x-kvgate-outcome", Outcome.COMPLETED.encode()), *way_headers(0.0, replica)]
 
     def serving(self) -> list[ReplicaWatcher]:
         """Replicas that answer now."""

@@ -29,6 +29,8 @@ RETRY_AFTER_S_MIN = 0.1  # the OpenAI SDK takes 0 for "no advice" and returns at
 JITTER_SHARE = 0.25
 JITTER_S_MIN = 0.25
 
+NO_REPLICA = "-"  # of an answer that is no replica's; an empty header is lost on some ways
+
 GATE_CONTEXT = "context"
 GATE_CONTEXT_BOUND = "context.bound"  # as context, by a lower bound of the prompt's length instead of its count
 GATE_MODEL = "model"
@@ -129,6 +131,11 @@ def answer(
         *_retry_headers(refusal, row.status, jitter=jitter, retry_budget=retry_budget),
     ]
     return Answer(row.status, tuple(headers), body)
+
+
+def way_headers(waited_s: float, replica: str | None) -> list[tuple[bytes, bytes]]:
+    """Return what an answer tells of its way, beside its outcome: the wait for a place, and the replica that it is from or went to last."""
+    return [(b"x-kvgate-queue-ms", b"%d" % round(waited_s * 1e3)), (b"x-kvgate-replica", (replica or NO_REPLICA).encode())]
 
 
 def stream_error_event(
