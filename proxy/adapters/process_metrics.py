@@ -44,6 +44,7 @@ def process_metrics(state: ProcessState) -> Iterator[Metric]:
     yield labelled("kvgate_queue_class_requests", "Requests waiting in kvgate, by class", "traffic_class", requests)
     tokens = {name: count for name, _, count in state.queue_by_class}
     yield labelled("kvgate_queue_class_tokens", "Prompt tokens waiting in kvgate, by class", "traffic_class", tokens)
+    yield labelled("kvgate_queue_class_oldest_seconds", "Age of the longest wait, by class", "traffic_class", _oldest(state))
     yield labelled("kvgate_limit", "The policy's limits, by key", "key", dict(state.limits))
     modes = {mode.value: float(mode.value == state.mode) for mode in Mode}
     yield labelled("kvgate_mode", "1 for the mode in force", "mode", modes)
@@ -63,3 +64,8 @@ def process_metrics(state: ProcessState) -> Iterator[Metric]:
         yield GaugeMetricFamily("kvgate_discovery_age_seconds", "Since the source of replicas last answered", found.age_s)
         yield GaugeMetricFamily("kvgate_discovery_replicas", "Replicas that the source told last", float(found.replicas))
     yield labelled("kvgate_build_info", "1, by version", "version", {__version__: 1.0})
+
+
+def _oldest(state: ProcessState) -> dict[str, float]:
+    """Of every class that ever waited: 0 where nobody does now."""
+    return dict.fromkeys((name for name, _, _ in state.queue_by_class), 0.0) | dict(state.queue_oldest_by_class)

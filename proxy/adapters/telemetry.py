@@ -6,58 +6,45 @@ from closed lists, from the policy's classes, or from the configured replicas. E
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.registry import Collector
 
+from proxy.adapters.metric_families import rendered
+from proxy.adapters.pool_metrics import pool_metrics
 from proxy.adapters.process_metrics import process_metrics
 from proxy.adapters.relay_metrics import relay_metrics
 from proxy.adapters.replica_metrics import replica_metrics
 from proxy.adapters.request_metrics import RequestMetrics
 from proxy.adapters.store_metrics import store_metrics
 from proxy.adapters.tenant_metrics import TenantMetrics
+from proxy.core.outcome import Refusal
 from proxy.ports.record import RequestRecord
-from proxy.ports.state import ProcessState
+from proxy.ports.state import ProcessState, StateReading
 from proxy.wire.connection_faults import ConnectionFault
 
 STORE_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+LAG_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 log = logging.getLogger("kvgate.request")
-
-
-class _StateCollector(Collector):
-    """Reads the process's state when metrics are asked for."""
-
-    def __init__(self, state: Callable[[], ProcessState], tenants: TenantMetrics) -> None:
-        self._state = state
-        self._tenants = tenants
-
-    def describe(self) -> list[Metric]:
-        """Nothing: the state is not to be read at registration."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every state metric."""
-        state = self._state()
-        yield from process_metrics(state)
-        yield from replica_metrics(state.replicas)
-        yield from relay_metrics(state.relay)
-        yield from self._tenants.state(state.tenants)
-        if state.store is not None:
-            yield from store_metrics(state.store)
 
 
 class PrometheusTelemetry:
     """``ports.Telemetry`` over prometheus-client and logging."""
 
-    def __init__(self, state: Callable[[], ProcessState]) -> None:
+    content_type = CONTENT_TYPE_LATEST.encode()
+
+    def __init__(self, state: Callable[[], StateReading]) -> None:
         self.registry = CollectorRegistry()
+        self._state = state
         self._tenants = TenantMetrics(self.registry)
-        self.registry.register(_StateCollector(state, self._tenants))
         self._finished = RequestMetrics(self.registry)
         self._errors = Counter("kvgate_internal_errors", "Faults inside kvgate", ("part",), registry=self.registry)
+        lag = "How late a callback that is due gets its turn on the event loop"
+        self._lag = Histogram("kvgate_event_loop_lag_seconds", lag, buckets=LAG_SECONDS, registry=self.registry)
+        ProcessCollector(registry=self.registry)
         self._connections = Counter(
             "kvgate_connections_refused",
             "Connections given up before a whole request had come",
@@ -80,6 +67,14 @@ class PrometheusTelemetry:
         for part in parts:
             self._errors.labels(part)
 
+    def refused_unread(self, refusal: Refusal) -> None:
+        """Count one that was refused whatever it asked for."""
+        self._finished.refused_unread(refusal)
+
+    def loop_lag(self, seconds: float) -> None:
+        """The event loop was so late."""
+        self._lag.observe(seconds)
+
     def internal_error(self, part: str) -> None:
         """Count a fault inside kvgate."""
         self._errors.labels(part).inc()
@@ -92,9 +87,30 @@ class PrometheusTelemetry:
         """The shared store answered a call of that kind."""
         self._store.labels(call).observe(seconds)
 
-    def exposition(self) -> tuple[bytes, bytes]:
-        """Content type and text."""
-        return CONTENT_TYPE_LATEST.encode(), generate_latest(self.registry)
+    def exposition_parts(self) -> Iterator[bytes]:
+        """The exposition in parts that take a fraction of a millisecond each; b"" where only the state was read on.
+
+        Whoever serves others meanwhile does so between them; a family's samples are all of one moment.
+        """
+        reading = self._state()
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                state: ProcessState = end.value
+                break
+            yield b""
+        for family in chain(self._state_families(state), self.registry.collect()):
+            yield from rendered(family)
+
+    def _state_families(self, state: ProcessState) -> Iterator[Metric]:
+        yield from process_metrics(state)
+        yield from pool_metrics(state.pools)
+        yield from replica_metrics(state.replicas)
+        yield from relay_metrics(state.relay)
+        yield from self._tenants.state(state.tenants)
+        if state.store is not None:
+            yield from store_metrics(state.store)
 
 
 def _line(record: RequestRecord) -> str:

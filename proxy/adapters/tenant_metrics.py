@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from proxy.adapters.metric_families import labelled
 from proxy.ports.record import RequestRecord
 from proxy.ports.state import TenantState
 
@@ -33,6 +34,10 @@ class TenantMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._names = TenantNames()
         self._tokens = Counter("kvgate_tenant_tokens", "Tokens of finished requests", ("tenant",), registry=registry)
+        self._requests = Counter("kvgate_tenant_requests", "Requests ended", ("tenant", "outcome"), registry=registry)
+        self._steps = Counter(
+            "kvgate_tenant_kv_token_steps", "Tokens of KV held times the steps they were held for", ("tenant",), registry=registry
+        )
         self._refusals = Counter(
             "kvgate_tenant_refusals", "Requests refused for their tenant's rate or share", ("tenant", "gate"), registry=registry
         )
@@ -41,8 +46,11 @@ class TenantMetrics:
         """Count it."""
         tenant = self._names.shown(record.tenant)
         tokens = (record.prompt_tokens_reported or 0) + (record.output_tokens or 0)
+        self._requests.labels(tenant, record.outcome.value).inc()
         if tokens:
             self._tokens.labels(tenant).inc(tokens)
+        if record.output_tokens:
+            self._steps.labels(tenant).inc(kv_token_steps(record))
         if record.gate is not None and record.outcome.value.startswith("tenant_"):
             self._refusals.labels(tenant, record.gate).inc()
 
@@ -52,7 +60,11 @@ class TenantMetrics:
             "kvgate_tenant_left", "Requests and tokens that the tenant may use now", labels=("tenant", "limit")
         )
         held = GaugeMetricFamily("kvgate_tenant_kv_blocks", "Forecast peak of the KV blocks it holds", labels=("tenant",))
+        queued: dict[str, float] = {}
         for one in tenants:
+            if one.queue_requests:
+                shown = self._names.shown(one.name)
+                queued[shown] = queued.get(shown, 0.0) + one.queue_requests
             if self._names.shown(one.name) != one.name:
                 continue
             for kind, value in one.left:
@@ -61,3 +73,12 @@ class TenantMetrics:
                 held.add_metric((one.name,), one.kv_blocks)
         yield left
         yield held
+        yield labelled("kvgate_tenant_queue_requests", "Its requests that wait in kvgate", "tenant", queued)
+
+
+def kv_token_steps(record: RequestRecord) -> float:
+    """KV token-time of a finished request: its prompt for as many steps as each sequence had output tokens, and those for half of them."""
+    sequences = 1 if record.demand is None else record.demand.sequences
+    prompt = (record.prompt_tokens_reported or record.prompt_tokens or 0) / sequences
+    output = (record.output_tokens or 0) / sequences
+    return sequences * output * (prompt + output / 2.0)

@@ -17,6 +17,7 @@ from proxy.adapters.clock import SystemClock
 from proxy.adapters.file_watch import FileWatch
 from proxy.adapters.http_protocol import ConnectionRules
 from proxy.adapters.kv_events import KvEventsUnavailableError
+from proxy.adapters.loop_lag import LoopLag
 from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.adapters.worker_processes import Workers
 from proxy.app.building import build_services, usable
@@ -79,6 +80,7 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)
         services.replicas.start()
+        lag = LoopLag(asyncio.get_running_loop(), services.telemetry.loop_lag)
         tasks = [
             asyncio.create_task(_prepare(services)),
             asyncio.create_task(services.switches.run()),
@@ -96,6 +98,7 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
                 endpoints, admin_app(services, endpoints), sockets, services.drain, rules, WebSockets(services), alive
             )
         finally:
+            lag.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

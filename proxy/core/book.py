@@ -7,6 +7,7 @@ Fails: as its parts do; each says how in its own header.
 """
 
 from math import exp, inf
+from typing import NamedTuple
 
 from proxy.core.calibration import Calibration
 from proxy.core.curves import Curves
@@ -29,6 +30,19 @@ REFRESH_STEPS = 8.0  # half a block: see ``core.ledger`` for why a sum that old 
 REFRESH_S_MIN, REFRESH_S_MAX = 0.1, 0.3  # less: a fast engine would keep us busy; more: what was learned would come late
 REFRESH_LATE_RATIO = 4.0  # a decision does not trust a sum older than this many intervals: the driver is not sending its Ticks
 STATS_LATE_S = 2.0  # a preemption is counted when its victim resumes
+
+
+class Outlook(NamedTuple):
+    """The forecast peak in blocks: the expected demand at that moment, what bypasses us, and the rest, the margin."""
+
+    peak_blocks: float
+    expected_blocks: float
+    bias_blocks: float
+
+    @property
+    def margin_blocks(self) -> float:
+        """What the peak is above what is expected."""
+        return max(0.0, self.peak_blocks - self.expected_blocks - self.bias_blocks)
 
 
 class Book(Measurement):
@@ -66,7 +80,7 @@ class Book(Measurement):
         else:
             self.ledger.rows.read()
         self.ledger.reforecast(self.clock.steps)
-        self.calibration.look(self.ledger)
+        self.calibration.look(self.ledger, self.feedback.z)
         self._refreshed_s = now_s
         self._peaks_at(peak_of(self.ledger.totals.copy(), self.risk(now_s)))
 
@@ -106,6 +120,13 @@ class Book(Measurement):
         """Largest Q(t) with ``curves`` added, in blocks: the risk-adjusted forecast peak."""
         total = self.ledger.total if curves is None else self.ledger.total + curves
         return float(self.quantile(total, now_s).max())
+
+    def outlook(self, now_s: float) -> Outlook:
+        """The forecast peak and what it is made of."""
+        risk = self.risk(now_s)
+        level = quantile_of(self.ledger.total, risk)
+        at = int(level.argmax())
+        return Outlook(float(level[at]), float(self.ledger.totals[0, at]), risk.bias_blocks)
 
     def headroom_with(self, newcomer: Newcomer, now_s: float) -> float:
         """Share of the pool that would be left at the forecast peak with a request that shares nothing here."""

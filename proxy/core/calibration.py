@@ -38,6 +38,7 @@ class _Forecast:
     due_steps: float
     mean_blocks: float
     sigma_blocks: float
+    bound_blocks: float  # what it was to stay within, at the margin in force
     leases: tuple[Lease, ...]
 
 
@@ -47,6 +48,8 @@ class Calibration:
     def __init__(self, grid: Grid) -> None:
         self.scale = 1.0
         self.compared = 0
+        self.covered_total = [0] * len(HORIZONS_STEPS)  # by horizon: comparisons in which the bound of the forecast held
+        self.exceeded_total = [0] * len(HORIZONS_STEPS)
         self._intervals = [min(int(np.searchsorted(grid.ends, steps)), len(grid) - 1) for steps in HORIZONS_STEPS]
         self._waiting: list[deque[_Forecast]] = [deque() for _ in HORIZONS_STEPS]
         self._squares = [0.0] * len(HORIZONS_STEPS)
@@ -57,8 +60,8 @@ class Calibration:
         """Reading for people and tests."""
         return f"<Calibration scale={self.scale:.2f} compared={self.compared}>"
 
-    def look(self, ledger: Ledger) -> None:
-        """Compare what is due and keep a new forecast when it is time; the ledger was just refreshed."""
+    def look(self, ledger: Ledger, z: float = 0.0) -> None:
+        """Compare what is due and keep a new forecast when it is time, with its bound at ``z``; the ledger was just refreshed."""
         steps = ledger.anchor_steps
         compared = self.compared
         for horizon, waiting in enumerate(self._waiting):
@@ -68,14 +71,15 @@ class Calibration:
             self._settle()
         if steps - self._taken_steps >= EVERY_STEPS and ledger.leases:
             self._taken_steps = steps
-            self._take(ledger, steps)
+            self._take(ledger, steps, z)
 
-    def _take(self, ledger: Ledger, steps: float) -> None:
+    def _take(self, ledger: Ledger, steps: float, z: float) -> None:
         mean, variance, _, common = ledger.sums
         leases = tuple(ledger.leases.values())
         for ahead, interval, waiting in zip(HORIZONS_STEPS, self._intervals, self._waiting, strict=True):
             sigma = sqrt(max(0.0, float(variance[interval])) + float(common[interval]) ** 2)
-            waiting.append(_Forecast(steps + ahead, float(mean[interval]), max(sigma, SIGMA_BLOCKS_MIN), leases))
+            sigma, expected = max(sigma, SIGMA_BLOCKS_MIN), float(mean[interval])
+            waiting.append(_Forecast(steps + ahead, expected, sigma, expected + z * sigma, leases))
 
     def _compare(self, horizon: int, forecast: _Forecast, ledger: Ledger, steps: float) -> None:
         held = sum(
@@ -86,6 +90,7 @@ class Calibration:
         self._squares[horizon] = keep * self._squares[horizon] + 2.0 * above * above
         self._counts[horizon] = keep * self._counts[horizon] + 1.0
         self.compared += 1
+        (self.covered_total if held <= forecast.bound_blocks else self.exceeded_total)[horizon] += 1
 
     def _settle(self) -> None:
         seen = zip(self._squares, self._counts, strict=True)

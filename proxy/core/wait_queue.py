@@ -283,9 +283,9 @@ class WaitQueue(QueueBounds):
                 return index + 1
         return None
 
-    def oldest_s(self, now_s: float) -> float:
-        """Age of the longest wait."""
-        return max((now_s - entry.enqueued_s for entry in self._by_id.values()), default=0.0)
+    def entries(self) -> list[Waiting]:
+        """Everybody as they are at this moment, in no order."""
+        return list(self._by_id.values())
 
     def forget_idle(self) -> None:
         """Close accounts that would be opened again just as they are: nobody waiting, no lead in virtual time over the band."""

@@ -1,11 +1,12 @@
 """What the drivers need of the world. Adapters implement these; serving knows nothing else of them."""
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from proxy.core.demand import CountSource, PromptPart
 from proxy.core.events import Event, Reserve
+from proxy.core.outcome import Refusal
 from proxy.ports.record import RequestRecord
 from proxy.wire.call import Call
 from proxy.wire.connection_faults import ConnectionFault
@@ -179,6 +180,19 @@ class Telemetry(Protocol):
         """The shared store answered a call of that kind."""
         ...
 
-    def exposition(self) -> tuple[bytes, bytes]:
-        """Everything measured, as (content type, body)."""
+    def loop_lag(self, seconds: float) -> None:
+        """The event loop was so late."""
+        ...
+
+    def refused_unread(self, refusal: Refusal) -> None:
+        """One was refused whatever it asked for."""
+        ...
+
+    @property
+    def content_type(self) -> bytes:
+        """Of the exposition."""
+        ...
+
+    def exposition_parts(self) -> Iterator[bytes]:
+        """Everything measured, as text in parts, each of which takes a fraction of a millisecond to make."""
         ...

@@ -36,3 +36,28 @@ class ReplicaState:
     prefix_hit_tokens_expected_total: int | None = None
     prefix_hit_tokens_counted_total: float | None = None
     prefix_hit_credit_ratio: float | None = None
+    pool: str = ""
+    version: str = ""  # of the engine
+    expected_blocks: float | None = None  # of the forecast peak, the expected demand at that moment
+    margin_blocks: float | None = None  # of it, what comes on top of the demand and of what bypasses us
+    estimate_error_blocks: float | None = (
+        None  # how far the last measurement lay outside the estimate for its instant; None: none
+    )
+    calibration_ratio: float | None = None
+    forecasts_covered: tuple[
+        tuple[int, int, int], ...
+    ] = ()  # by horizon in steps: bounds that held, and that did not, since the start
+
+    @property
+    def budget_blocks(self) -> float | None:
+        """What the expected demand of requests through kvgate may come to."""
+        if self.usable_blocks is None or self.margin_blocks is None:
+            return None
+        return self.usable_blocks - self.margin_blocks - (self.bias_blocks or 0.0)
+
+    @property
+    def headroom_blocks(self) -> float | None:
+        """What the forecast peak leaves of the replica; negative where it is beyond."""
+        if self.usable_blocks is None or self.forecast_peak_blocks is None:
+            return None
+        return self.usable_blocks - self.forecast_peak_blocks

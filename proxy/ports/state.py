@@ -1,5 +1,6 @@
 """The process at one moment as plain values, for metrics."""
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from proxy.ports.policy import DiscoveryState, PolicyState
@@ -15,6 +16,20 @@ class TenantState:
     name: str
     left: tuple[tuple[str, float], ...] = ()  # by rate, as its policy key ends; below zero it is owed
     kv_blocks: float | None = None  # forecast peak of what it holds on all replicas; None: no share is bounded or kept
+    queue_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What this proxy has of one pool, so that the sum over all proxies is the pool's. Blocks."""
+
+    name: str
+    replicas: int
+    running_blocks: float
+    queued_blocks: float
+    foreign_blocks: float
+    budget_blocks: float  # of one replica
+    replicas_wanted: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +58,9 @@ class ProcessState:
     limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
     degraded_total: int = 0
     queue_by_class: tuple[tuple[str, int, int], ...] = ()  # requests and prompt tokens that wait
-    tenants: tuple[TenantState, ...] = ()  # those with a limit that is in use
+    queue_oldest_by_class: tuple[tuple[str, float], ...] = ()  # age of the longest wait
+    tenants: tuple[TenantState, ...] = ()  # those that wait, or with a limit that is in use
+    pools: tuple[PoolState, ...] = ()
     responses_known: int = 0  # stored responses whose replica is remembered
     background_leases: int = 0  # responses that go on after their answer
     store: StoreState | None = None  # None: this proxy is alone
@@ -52,3 +69,6 @@ class ProcessState:
     relay: RelayState = field(default_factory=RelayState)
     mode_override_left_s: float | None = None  # None: the policy file rules
     drain_override_left_s: tuple[tuple[str, float], ...] = ()  # by replica
+
+
+StateReading = Generator[None, None, ProcessState]  # yields where others may have their turn; its value is what was read

@@ -21,6 +21,7 @@ from proxy.serving.admin_record import record_routes
 from proxy.serving.admin_report import report_routes
 from proxy.serving.admin_requests import request_routes
 from proxy.serving.endpoints import Endpoints
+from proxy.serving.exposition import exposition
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
 from proxy.serving.watcher import ReplicaWatcher
@@ -30,8 +31,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
     """Build the admin application."""
 
     async def metrics(_: Request) -> Response:
-        content_type, body = services.telemetry.exposition()
-        return Response(body, media_type=content_type.decode())
+        return response_of(await exposition(services.telemetry, services.clock))
 
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "alive"})

@@ -9,7 +9,7 @@ from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import PromptCount
 from proxy.ports.record import RequestRecord
 from proxy.serving.dispatcher import Admission
-from proxy.serving.intake import Intake
+from proxy.serving.intake import Intake, client_retry_of
 from proxy.serving.relay import RelayEnd, RelayResult
 
 if TYPE_CHECKING:
@@ -101,11 +101,13 @@ class Course:
         intake, result, admission = self.intake, self.result, self.admission
         usage = result.usage if result is not None else None
         output = self.output_tokens
-        ttft_s = tpot_s = None
+        ttft_s = tpot_s = itl_s = None
         if result is not None and result.first_token_s is not None:
             ttft_s = result.first_token_s - intake.arrived_s
             if result.is_stream and output is not None and output > 1 and result.last_byte_s is not None:
                 tpot_s = (result.last_byte_s - result.first_token_s) / (output - 1)
+                events = result.events_seen / max(1, intake.call.n)
+                itl_s = (result.last_byte_s - result.first_token_s) / (events - 1.0) if events > 1.0 else None
         counted, lease = self.counted, admission.lease if admission is not None else None
         held = self.outcome in HELD_ENDS if lease is None else lease.held
         return RequestRecord(
@@ -144,4 +146,6 @@ class Course:
             failure=None if result is None else result.failure,
             degraded_to=self.degraded_to,
             fallback=self.fallback,
+            itl_s=itl_s,
+            client_retry=client_retry_of(intake.fields),
         )

@@ -61,13 +61,12 @@ class Endpoints:
         named_send = NamedSend(send, request_id, self._cross_origin.of(headers))
         if kind is RouteKind.OWN:
             closed = key_refusal(services.policy, headers) if path.startswith("/v1/") else None
-            await send_answer(
-                named_send, self._own.answer(path) if closed is None else services.refused(closed, error_shape(path))
-            )
+            answer = await self._own.answer(path) if closed is None else self._refused_unread(closed, path)
+            await send_answer(named_send, answer)
             return
         refused = refused_now(services, headers, keyless=method == "OPTIONS")
         if refused is not None:
-            await send_answer(named_send, services.refused(refused, error_shape(path)))
+            await send_answer(named_send, self._refused_unread(refused, path))
             return
         with services.drain.request():
             try:
@@ -78,7 +77,7 @@ class Endpoints:
             except BodyCutOffError:
                 return
             except BodyTooLargeError:
-                await send_answer(named_send, services.refused(self._too_large(), error_shape(path)))
+                await send_answer(named_send, self._refused_unread(self._too_large(), path))
 
     async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> None:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])
@@ -113,6 +112,10 @@ class Endpoints:
             return False
         await self._calls.serve(intake, receive, send)
         return True
+
+    def _refused_unread(self, refusal: Refusal, path: str) -> Answer:
+        self._services.telemetry.refused_unread(refusal)
+        return self._services.refused(refusal, error_shape(path))
 
     def _too_large(self) -> Refusal:
         limit = self._services.policy.limits.body_bytes_max

@@ -33,6 +33,10 @@ DEADLINE_HEADERS = (
 AT_ONCE_HEADER = "x-kvgate-deadline-ms"
 PREFILL_TOKENS_AT_ONCE = 16_384  # twice the usual --max-num-batched-tokens: those of one step, and those begun for the next
 SEQUENCES_AT_ONCE = 128  # half of the usual --max-num-seqs
+RETRY_HEADERS = (  # a count above this says that the client, or a proxy on its way, has asked before
+    ("x-stainless-retry-count", 0.0),
+    ("x-envoy-attempt-count", 1.0),
+)
 SESSION_HEADERS = ("x-kvgate-session", "x-session-id")
 SESSION_CHARS_MAX = 128  # clients choose it, and kvgate remembers thousands
 
@@ -104,6 +108,11 @@ def client_wait_s(fields: dict[str, str]) -> float:
     if _is_zero(fields.get(AT_ONCE_HEADER)):
         return 0.0
     return min((_positive(fields.get(name)) * unit for name, unit in DEADLINE_HEADERS if name in fields), default=inf)
+
+
+def client_retry_of(fields: dict[str, str]) -> str | None:
+    """The header that says that this is not the request's first attempt; None where none does."""
+    return next((name for name, first in RETRY_HEADERS if name in fields and first < _positive(fields[name]) < inf), None)
 
 
 def _is_zero(text: str | None) -> bool:

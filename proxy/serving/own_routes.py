@@ -11,6 +11,7 @@ from proxy.core.override import MODE
 from proxy.core.replica import ModelCard, ReplicaPhase
 from proxy.ports.store import StorePhase
 from proxy.serving.drain import DrainPhase
+from proxy.serving.exposition import exposition
 from proxy.serving.services import Services
 from proxy.wire.answers import Answer
 
@@ -29,12 +30,13 @@ class OwnRoutes:
 
     services: Services
 
-    def answer(self, path: str) -> Answer:
+    async def answer(self, path: str) -> Answer:
         """The answer to one of the paths."""
+        if path == "/metrics":
+            return await exposition(self.services.telemetry, self.services.clock)
         answers: dict[str, Callable[[], Answer]] = {
             "/health": self.health,
             "/ready": self.ready,
-            "/metrics": self.metrics,
             "/version": self.version,
             "/load": self.load,
             "/v1/models": self.models,
@@ -75,11 +77,6 @@ class OwnRoutes:
                 "policies_differ": [card.proxy for card in services.exchange.differing()],
             }
         return json_answer(200 if state["ready"] else 503, state)
-
-    def metrics(self) -> Answer:
-        """kvgate's own, not an engine's."""
-        content_type, body = self.services.telemetry.exposition()
-        return Answer(200, ((b"content-type", content_type), (b"content-length", b"%d" % len(body))), body)
 
     def version(self) -> Answer:
         """vLLM's version under the engine's own key, the lowest where replicas differ; null while none is known."""

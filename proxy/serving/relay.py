@@ -90,6 +90,7 @@ class RelayResult:
     usage: Usage | None = None
     finish_reasons: tuple[str, ...] = ()
     tokens_seen: int = 0
+    events_seen: int = 0  # of a stream, those that carried content
     fingerprint: str | None = None  # the engine's system_fingerprint, where a stream told it
     answer_id: str | None = None  # of an answer that the engine may keep
     unfinished: bool = False  # the engine goes on working on it
@@ -254,6 +255,7 @@ class _Relay:
             usage=usage,
             finish_reasons=reasons,
             tokens_seen=tokens_seen,
+            events_seen=stream.events_seen if stream is not None else 0,
             fingerprint=stream.fingerprint if stream is not None else None,
             answer_id=stream.answer_id if stream is not None else kept.id if kept is not None else None,
             unfinished=kept is not None and kept.unfinished,

@@ -1,19 +1,72 @@
-"""The process's state as one value, for metrics."""
+"""The process's state as one value, for metrics.
+
+It is read in goes: the generator yields where the event loop may see to something else, so that many replicas or a long queue hold nobody
+up. Each replica is read at one moment, everything else at the last.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 
 from proxy.core.gate import Gate
 from proxy.core.override import MODE
+from proxy.core.pool_size import PoolDemand, PoolSizes
+from proxy.core.queue_census import QueueCensus
 from proxy.core.shared import Answer
 from proxy.ports.relay import RelayState
 from proxy.ports.replica_state import ReplicaState
-from proxy.ports.state import ProcessState, TenantState
-from proxy.ports.store import StoreState
+from proxy.ports.state import PoolState, ProcessState, StateReading, TenantState
+from proxy.ports.store import StorePhase, StoreState
 from proxy.serving.exchange import Exchange
+from proxy.serving.replica_state import replica_state
 from proxy.serving.services import Services
-from proxy.serving.watcher import ReplicaWatcher
+
+ENTRIES_AT_ONCE = 1000  # about half a millisecond
+BLOCK_SIZE_UNKNOWN = 16
 
 
-def process_state(services: Services) -> ProcessState:
-    """Read everything once."""
+def process_state(services: Services) -> StateReading:
+    """Read everything once, a little at a time."""
+    gate = services.dispatcher.gate
+    replicas = []
+    pools = PoolSizes(services.clock.now_s(), _counts_foreign(services))
+    for watcher in list(services.watchers.values()):
+        for name in watcher.names:
+            replica = replica_state(services, watcher, name, services.clock.now_s())
+            replicas.append(replica)
+            if (book := gate.fleet.books.get(name)) is not None:
+                pools.add(book, replica.margin_blocks or 0.0)
+            yield
+    census = QueueCensus(services.clock.now_s())
+    waiting = gate.queue.entries()
+    block_size = next((book.spec.block_size for book in gate.fleet), BLOCK_SIZE_UNKNOWN)
+    for begin in range(0, len(waiting), ENTRIES_AT_ONCE):
+        census.take(waiting[begin : begin + ENTRIES_AT_ONCE], block_size)
+        yield
+    pools.queued(census.wanted_by_model)
+    tenants = []
+    for tenant in tenant_states(gate, services.clock.now_s(), census.requests_by_tenant):
+        tenants.append(tenant)
+        yield
+    return _process_state(services, tuple(replicas), tuple(tenants), census, pools)
+
+
+def _counts_foreign(services: Services) -> Callable[[str], bool]:
+    """Whether what bypasses kvgate on a replica is ours to tell of: of several proxies it is whoever scrapes there."""
+    exchange = services.exchange
+    if exchange is None:
+        return lambda _: True
+    sharing = exchange.sharing
+    if sharing.phase is not StorePhase.SHARING:
+        return lambda _: False  # what the other proxies have reads as foreign then
+    return lambda name: name in sharing.member.holds
+
+
+def _process_state(
+    services: Services,
+    replicas: tuple[ReplicaState, ...],
+    tenants: tuple[TenantState, ...],
+    census: QueueCensus,
+    pools: PoolSizes,
+) -> ProcessState:
     gate, policy = services.dispatcher.gate, services.policy
     counts = services.counter.stats()
     now_s = services.clock.now_s()
@@ -23,16 +76,16 @@ def process_state(services: Services) -> ProcessState:
     return ProcessState(
         mode=gate.mode,
         guard_tripped=services.guard.tripped,
-        replicas=tuple(
-            _replica_state(services, watcher, name, now_s) for watcher in services.watchers.values() for name in watcher.names
-        ),
+        replicas=replicas,
         queue_requests=len(gate.queue),
         queue_tokens=gate.queue.tokens,
         queue_bytes=gate.queue.bytes,
-        queue_oldest_s=gate.queue.oldest_s(now_s),
+        queue_oldest_s=census.oldest_s,
         degraded_total=gate.counters.degraded,
         queue_by_class=tuple((name, requests, tokens) for name, (requests, tokens) in gate.queue.by_class.items()),
-        tenants=tenant_states(gate, now_s),
+        queue_oldest_by_class=tuple(census.oldest_s_by_class.items()),
+        tenants=tenants,
+        pools=tuple(_pool_state(pool) for pool in pools.demands()),
         open_requests=gate.open_requests,
         body_bytes_held=services.body_bytes_held,
         epochs_total=gate.fleet.epochs_total,
@@ -82,13 +135,19 @@ def _relay_state(services: Services, now_s: float) -> RelayState:
     )
 
 
-def tenant_states(gate: Gate, now_s: float) -> tuple[TenantState, ...]:
-    """Tenants that use a rate, and with shares those that hold something."""
-    names = dict.fromkeys([*gate.rates.tenants(), *(gate.shares.holding() if gate.shares.active else ())])
-    held = (gate.shares.held_blocks(name, gate.fleet) if gate.shares.active else None for name in names)
-    return tuple(
-        TenantState(name, tuple(gate.rates.left(name, now_s).items()), blocks) for name, blocks in zip(names, held, strict=True)
-    )
+def _pool_state(pool: PoolDemand) -> PoolState:
+    return PoolState(
+        pool.pool, len(pool.servers), pool.running_blocks, pool.queued_blocks, pool.foreign_blocks, pool.budget_blocks,
+        pool.replicas_wanted,
+    )  # fmt: skip
+
+
+def tenant_states(gate: Gate, now_s: float, queued: Mapping[str, int]) -> Iterator[TenantState]:
+    """Tenants that wait (``queued`` by name) or use a rate, and with shares those that hold something."""
+    shared = gate.shares.active
+    for name in dict.fromkeys([*queued, *gate.rates.tenants(), *(gate.shares.holding() if shared else ())]):
+        left = tuple(gate.rates.left(name, now_s).items())
+        yield TenantState(name, left, gate.shares.held_blocks(name, gate.fleet) if shared else None, queued.get(name, 0))
 
 
 def store_state(exchange: Exchange, now_s: float) -> StoreState:
@@ -115,44 +174,4 @@ def store_state(exchange: Exchange, now_s: float) -> StoreState:
         clock_offset_s=member.clock.offset_s,
         round_trip_s=member.clock.round_trip_s,
         last_error=sharing.last_error,
-    )
-
-
-def _replica_state(services: Services, watcher: ReplicaWatcher, name: str, now_s: float) -> ReplicaState:
-    book = services.dispatcher.gate.fleet.books.get(name)
-    if book is None:
-        return ReplicaState(name, watcher.phase_seen(name), enforced=False)
-    low, high = book.ledger.held_interval(book.clock.steps, 0.0)
-    saturation = book.saturation
-    credit = services.dispatcher.gate.fleet.warmth.of(name).credit
-    return ReplicaState(
-        name=name,
-        phase=watcher.phase_seen(name),
-        enforced=book.spec.enforced,
-        usable_blocks=book.spec.usable_blocks,
-        forecast_peak_blocks=book.peak_blocks(None, now_s),
-        ledger_low_blocks=low,
-        ledger_high_blocks=high,
-        measured_blocks=book.measured_blocks,
-        bias_blocks=book.reconciler.bias_blocks,
-        z=book.feedback.z,
-        leases=len(book.ledger.leases),
-        running=book.running,
-        waiting=book.waiting,
-        preemptions_total=book.feedback.preemptions_total,
-        cache_recoveries_total=book.saturation.guard.recoveries_total,
-        sample_age_s=book.sample_age_s(now_s),
-        steps_per_s=book.clock.rate_per_s,
-        step_s=saturation.step_s(0.0) if saturation.step_time.learned else None,
-        prefill_token_s=saturation.step_time.prefill_token_s if saturation.step_time.learned else None,
-        prefill_tokens=saturation.backlog_tokens(now_s),
-        prefill_tokens_max=saturation.backlog_tokens_max(),
-        seats=saturation.seats(now_s),
-        engine_queue=saturation.queue_debt,
-        foreign_sequences=saturation.foreign_sequences,
-        second_proxy=watcher.second_proxy(name),
-        binding=book.binding_last,
-        prefix_hit_tokens_expected_total=credit.expected_tokens_total,
-        prefix_hit_tokens_counted_total=credit.counted_tokens_total,
-        prefix_hit_credit_ratio=credit.ratio,
     )

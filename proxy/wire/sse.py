@@ -108,6 +108,11 @@ class StreamObserver:
             return sum(self._choice_tokens.values())
         return self._estimate
 
+    @property
+    def events_seen(self) -> int:
+        """Events that carried content, over all choices."""
+        return self._estimate
+
     def feed(self, data: bytes) -> None:
         """Look at the next bytes of the stream, cut anywhere."""
         if self._opened and not self._carry and data.endswith(b"\n\n") and not self._skipping:

@@ -159,7 +159,7 @@ class RunningProxy:
 
     @property
     def metrics(self) -> str:
-        return self.services.telemetry.exposition()[1].decode()
+        return b"".join(self.services.telemetry.exposition_parts()).decode()
 
     def metric(self, series: str) -> float:
         """Value of a series as it is written; zero where it is not there yet."""

@@ -98,7 +98,7 @@ async def test_a_full_queue() -> None:
         assert error["type"] == "rate_limit_error"
         assert (error["code"], error["gate"], error["policy_key"]) == ("queue_full", "queue.requests_max", "queue.requests_max")
         assert (error["measured"], error["limit"], error["queue_position"]) == (3, 2, 3)
-        assert proxy.metric('kvgate_refusals_total{gate="queue.requests_max"}') == 1.0
+        assert proxy.metric('kvgate_refusals_total{gate="queue.requests_max",traffic_class="default"}') == 1.0
         await leave_all(exchanges)
         await proxy.until_idle(*mocks)
         assert (await proxy.wire.chat(max_tokens=2)).status == 200

@@ -4,54 +4,20 @@ import logging
 from dataclasses import replace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from proxy import __version__
 from proxy.adapters.telemetry import PrometheusTelemetry
-from proxy.core.demand import CountSource
 from proxy.core.outcome import Mode, Outcome
-from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
 from proxy.core.shared import Answer
-from proxy.ports.record import RequestRecord
-from proxy.ports.replica_state import ReplicaState
-from proxy.ports.state import ProcessState, TenantState
+from proxy.ports.state import TenantState
 from proxy.ports.store import ProxyCard, StoreFault, StorePhase, StoreState
-
-RECORD = RequestRecord(
-    request_id="r1", route="/v1/chat/completions", outcome=Outcome.COMPLETED, gate=None, traffic_class="default", tenant="t",
-    model="m", replica="a:1", status=200, queue_wait_s=0.25, ttft_s=0.5, tpot_s=0.02, total_s=2.0, prompt_tokens=10,
-    prompt_tokens_reported=12, output_tokens=7, output_tokens_forecast=9.0, count_source=CountSource.EXACT, reroutes=2,
-)  # fmt: skip
-KNOWN = ReplicaState(
-    name="a:1", phase=ReplicaPhase.SERVING, enforced=True, usable_blocks=511, forecast_peak_blocks=300.5, ledger_low_blocks=10.0,
-    ledger_high_blocks=12.0, measured_blocks=11.0, bias_blocks=-1.0, z=1.5, leases=3, running=2, waiting=1, preemptions_total=4,
-    sample_age_s=0.1, steps_per_s=50.0, prefix_hit_tokens_expected_total=600, prefix_hit_tokens_counted_total=500.0,
-    prefix_hit_credit_ratio=0.8,
-)  # fmt: skip
-UNKNOWN = ReplicaState(name="b:2", phase=ReplicaPhase.PROBING, enforced=False)
-STATE = ProcessState(
-    mode=Mode.OBSERVE, guard_tripped=True, replicas=(KNOWN, UNKNOWN), queue_requests=1, queue_tokens=2, queue_bytes=3,
-    queue_oldest_s=4.5, open_requests=5, body_bytes_held=6, epochs_total=7, held_total=8, would_hold_total=9, would_shed_total=10,
-    warm_waits_total=17,
-    counted_by_source=(("exact", 11), ("ratio", 12)), count_mismatches_total=13, count_mismatch_tokens_total=14,
-    tokenizer_backlog=15, tokenizer_backlog_bytes=16, limits=(("queue.requests_max", 512.0),),
-)  # fmt: skip
-
-
-def values(telemetry: PrometheusTelemetry) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Return every sample by name and label values, as a Prometheus would read it."""
-    content_type, body = telemetry.exposition()
-    assert content_type.startswith(b"text/plain; version=")
-    samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
-    keys = [(sample.name, tuple(sample.labels.values())) for sample in samples]
-    assert len(keys) == len(set(keys))
-    return {key: sample.value for key, sample in zip(keys, samples, strict=True)}
+from tests.unit.adapters.telling import KNOWN, RECORD, STATE, telling, values
 
 
 @pytest.fixture
 def telemetry() -> PrometheusTelemetry:
-    return PrometheusTelemetry(lambda: STATE)
+    return telling(STATE)
 
 
 def test_a_finished_request_moves_what_it_should(telemetry: PrometheusTelemetry) -> None:
@@ -64,7 +30,7 @@ def test_a_finished_request_moves_what_it_should(telemetry: PrometheusTelemetry)
     seen = values(telemetry)
     assert seen["kvgate_requests_total", ("completed", "default")] == 1.0
     assert seen["kvgate_requests_total", ("queue_full", "default")] == 1.0
-    assert seen["kvgate_refusals_total", ("queue.requests_max",)] == 1.0
+    assert seen["kvgate_refusals_total", ("queue.requests_max", "default")] == 1.0
     assert seen["kvgate_reroutes_total", ()] == 2.0
     assert seen["kvgate_tokens_total", ("prompt",)] == 12.0
     assert seen["kvgate_tokens_total", ("output",)] == 7.0
@@ -83,7 +49,7 @@ def test_targets_are_counted_met_and_missed(telemetry: PrometheusTelemetry) -> N
 
 
 def test_one_limit_binds_at_a_time() -> None:
-    telemetry = PrometheusTelemetry(lambda: replace(STATE, replicas=(replace(KNOWN, binding="tpot", seats=8),)))
+    telemetry = telling(replace(STATE, replicas=(replace(KNOWN, binding="tpot", seats=8),)))
     seen = values(telemetry)
     bound = {labels[0]: value for (name, labels), value in seen.items() if name == "kvgate_replica_binding"}
     assert {binding for binding, value in bound.items() if value} == {"tpot"}
@@ -140,7 +106,7 @@ ODD_NAMES = ['a"b', "a\\b", "a\nb", "ä日本", ""]
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_odd_names_can_be_read_back(name: str) -> None:
-    telemetry = PrometheusTelemetry(lambda: replace(STATE, replicas=(replace(KNOWN, name=name),)))
+    telemetry = telling(replace(STATE, replicas=(replace(KNOWN, name=name),)))
     telemetry.request_finished(replace(RECORD, traffic_class=name))
     seen = values(telemetry)
     assert seen["kvgate_replica_usable_blocks", (name,)] == 511.0
@@ -185,7 +151,7 @@ STORE = StoreState(
 
 
 def test_a_proxy_among_several_shows_how_it_stands_with_the_store() -> None:
-    telemetry = PrometheusTelemetry(lambda: replace(STATE, store=STORE))
+    telemetry = telling(replace(STATE, store=STORE))
     telemetry.store_called("reserve", 0.0004)
     seen = values(telemetry)
     assert seen["kvgate_store_phase", ("degraded",)] == 1.0
@@ -219,7 +185,7 @@ def test_a_proxy_that_is_alone_shows_nothing_of_a_store(telemetry: PrometheusTel
 def test_tenants_are_shown_up_to_a_hundred() -> None:
     tenants = TenantState("t0", (("tokens_per_min", -5.0),), 12.0), TenantState("t100", (("requests_per_s", 1.0),))
     state = replace(STATE, tenants=tenants, queue_by_class=(("bulk", 3, 900),))
-    telemetry = PrometheusTelemetry(lambda: state)
+    telemetry = telling(state)
     for index in range(102):
         telemetry.request_finished(replace(RECORD, tenant=f"t{index}"))
     refused = replace(RECORD, outcome=Outcome.TENANT_RATE, gate="tokens_per_min", prompt_tokens_reported=None, output_tokens=None)

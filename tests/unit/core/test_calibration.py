@@ -72,3 +72,16 @@ def test_nothing_is_compared_before_its_time_or_across_a_restart() -> None:
     here.ledger.refresh(10_000.0)
     here.calibration.look(here.ledger)
     assert here.calibration.compared == 0
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(64, (1, 0)), (3000, (0, 1))])
+def test_bounds_that_held_are_told_from_those_that_did_not(tokens: int, told: tuple[int, int]) -> None:
+    here = taught()
+    lease = lease_of(demand("q", cap=4000), here)
+    here.ledger.refresh(EVERY_STEPS)
+    here.calibration.look(here.ledger, 3.0)
+    lease.output_tokens = tokens
+    here.ledger.refresh(EVERY_STEPS + HORIZONS_STEPS[0])
+    here.calibration.look(here.ledger, 3.0)
+    assert (here.calibration.covered_total[0], here.calibration.exceeded_total[0]) == told
+    assert here.calibration.compared == 1

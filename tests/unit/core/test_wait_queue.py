@@ -185,14 +185,6 @@ def test_deadlines_come_at_their_moment() -> None:
     assert {entry.demand.request_id for entry in one.expired(5.0)} == {"a", "b"}
 
 
-def test_the_oldest_wait() -> None:
-    one = queue()
-    assert one.oldest_s(9.0) == 0.0
-    push(one, demand("a"), at_s=4.0)
-    push(one, demand("b"), at_s=2.0)
-    assert one.oldest_s(9.0) == 7.0
-
-
 def test_idle_tenants_are_forgotten_unless_they_are_ahead() -> None:
     one = queue()
     for index in range(3):
