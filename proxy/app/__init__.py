@@ -85,6 +85,7 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
             asyncio.create_task(_prepare(services)),
             asyncio.create_task(services.switches.run()),
             asyncio.create_task(services.history.run()),
+            asyncio.create_task(services.ring.run()),
             asyncio.create_task(watch.run()),
             asyncio.create_task(services.discoverer.run()),
         ]

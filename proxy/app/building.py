@@ -36,6 +36,7 @@ from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, Part, StaticCap
 from proxy.serving.history import History
 from proxy.serving.live_policy import LivePolicy
+from proxy.serving.live_ring import LiveRing
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
 from proxy.serving.replica_set import ReplicaParts, ReplicaSet
@@ -75,7 +76,6 @@ def build_services(
     dispatcher = Dispatcher(gate, clock, leases if exchange is None else exchange.sharing, guard)
     counters = TokenizerLoader(policy, control, clock, lambda model: _replica_to_ask(services, model))
     upstream, outliers = HttpUpstream(upstream_limits(policy)), Outliers(policy.health)
-    retries = RetryBudget(policy.relay.retry_ratio, policy.relay.retries_per_s_min)
 
     replicas = _replica_set(
         lambda: services.policy.scrape, dispatcher, guard, clock, upstream, counters, None if exchange is None else exchange.sharing,
@@ -99,13 +99,14 @@ def build_services(
         upstream=upstream,
         guard=guard,
         static_cap=StaticCap(policy.limits.static_cap_per_replica),
-        attempts=Attempts(clock, retries, replicas.watchers),
+        attempts=Attempts(clock, RetryBudget(policy.relay.retry_ratio, policy.relay.retries_per_s_min), replicas.watchers),
         outliers=outliers,
         replicas=replicas,
         discoverer=Discoverer(replicas, clock, guard, source_of),
         watchers=replicas.watchers,
         switches=switches,
         history=history,
+        ring=LiveRing(gate, clock),
         decisions=decisions,
         keepers=[history.keep, decisions.keep],
         outstanding=outstanding,

@@ -30,6 +30,7 @@ class QueueBounds:
         self.bytes_max = bytes_max
         self.class_bounds: Mapping[str, ClassQueue] = {}
         self.by_class: dict[str, list[int]] = {}  # requests and prompt tokens that wait
+        self.by_tenant: dict[str, list[int]] = {}  # likewise, of tenants of whom some wait
         self.requests = 0
         self.tokens = 0
         self.bytes = 0
@@ -42,6 +43,11 @@ class QueueBounds:
         of_class = self.by_class.setdefault(demand.traffic_class, [0, 0])
         of_class[0] += sign
         of_class[1] += sign * demand.prompt_tokens
+        of_tenant = self.by_tenant.setdefault(demand.tenant, [0, 0])
+        of_tenant[0] += sign
+        of_tenant[1] += sign * demand.prompt_tokens
+        if not of_tenant[0]:  # clients may choose their names
+            del self.by_tenant[demand.tenant]
         self.requests += sign
         self.tokens += sign * demand.prompt_tokens
         self.bytes += sign * demand.body_bytes

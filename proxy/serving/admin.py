@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from proxy.serving.admin_live import live_routes
 from proxy.serving.admin_overrides import OverrideRoutes, overrides_state, response_of
 from proxy.serving.admin_policy import PolicyRoutes
 from proxy.serving.admin_record import record_routes
@@ -82,6 +83,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             *PolicyRoutes(services).routes(),
             *record_routes(services),
             *report_routes(services.history),
+            *live_routes(services),
             *request_routes(services),
         ]
     )

@@ -21,6 +21,7 @@ from proxy.serving.guard import Guard, StaticCap
 from proxy.serving.history import History
 from proxy.serving.identity import KEY_FIELDS
 from proxy.serving.live_policy import LivePolicy
+from proxy.serving.live_ring import LiveRing
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
 from proxy.serving.ranks import server_of
@@ -52,6 +53,7 @@ class Services:
     watchers: Mapping[str, ReplicaWatcher]
     switches: Switches
     history: History
+    ring: LiveRing
     decisions: Decisions
     outstanding: Outstanding
     telemetry: Telemetry

@@ -210,7 +210,11 @@ async def proxying(
         records: list[RequestRecord] = []
         _keep_records(services, records)
         services.replicas.start()
-        watching = [asyncio.create_task(services.switches.run()), asyncio.create_task(services.history.run())]
+        watching = [
+            asyncio.create_task(services.switches.run()),
+            asyncio.create_task(services.history.run()),
+            asyncio.create_task(services.ring.run()),
+        ]
         if services.exchange is not None:
             watching += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
         if probed:
