@@ -5,7 +5,7 @@ held, then let in, then, where it comes to that, refused or failed. ``at_s`` is 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from proxy.core.book import Book
 from proxy.core.outcome import Outcome
@@ -47,13 +47,15 @@ def ended_lines(decisions: Decisions, ended_after: int) -> list[DecisionLine]:
     return [line(one) for one in decisions.since(max(ended_after, decisions.ended_total - ENDED_MAX))]
 
 
-def open_lines(decisions: Decisions) -> list[DecisionLine]:
-    """Lines of the newest that are open and have come as far as a decision."""
-    return [line(one) for one in decisions.open(OPEN_MAX) if one.phase != "reading"]
+def open_lines(decisions: Decisions, bound: Callable[[str], str]) -> list[DecisionLine]:
+    """Lines of the newest that are open and have come as far as a decision. ``bound`` tells what binds now for a model."""
+    opened = [one for one in decisions.open(OPEN_MAX) if one.phase != "reading"]
+    now = {model: bound(model) for model in {one.model for one in opened if one.phase == "waiting"}}
+    return [line(one, now.get(one.model, "")) for one in opened]
 
 
-def line(one: Decision) -> DecisionLine:
-    """One of them."""
+def line(one: Decision, bound: str = "") -> DecisionLine:
+    """One of them; ``bound`` is added where it waits for others to go first."""
     kind, after_s = _kind(one)
     return DecisionLine(
         key=f"{one.request_id} {one.arrived_wall_s:.3f}",
@@ -64,7 +66,7 @@ def line(one: Decision) -> DecisionLine:
         tenant=one.tenant,
         model=one.model,
         replica=one.replica or "",
-        words=reason(one),
+        words=f"{reason(one)} What binds now: {bound}." if bound and one.phase == "waiting" and not one.held else reason(one),
     )
 
 

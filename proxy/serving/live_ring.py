@@ -19,7 +19,7 @@ from proxy.wire.live_report import Row, Sample
 EVERY_S = 1.0
 LOOKS_MAX = 300
 SLICE = 8
-UNKNOWN: Row = (None, None, None, None)
+UNKNOWN: Row = (None, None, None, None, None)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,7 +68,9 @@ class LiveRing:
             return UNKNOWN, 0
         now_s = self._clock.now_s()
         low, high = book.ledger.held_interval(book.clock.steps, 0.0)
-        row = _whole(book.measured_blocks), _whole(low), _whole(book.peak_blocks(None, now_s)), book.spec.usable_blocks
+        outlook, capacity = book.outlook(now_s), book.spec.usable_blocks
+        budget = max(0.0, capacity - outlook.margin_blocks - outlook.bias_blocks)
+        row = _whole(book.measured_blocks), _whole(low), _whole(outlook.peak_blocks), _whole(budget), capacity
         return row, round(high - low)
 
     async def run(self) -> None:

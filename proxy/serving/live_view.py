@@ -6,6 +6,7 @@ that the gate keeps anyway; what grows with the queue is cut. Nobody looks: noth
 
 from itertools import islice
 from math import inf
+from typing import cast
 
 import msgspec
 
@@ -13,6 +14,7 @@ from proxy import __version__
 from proxy.core.override import MODE, Override
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
+from proxy.core.wait_queue import WaitQueue
 from proxy.core.waiting import Waiting
 from proxy.ports.store import StorePhase
 from proxy.serving.live_decisions import BINDING_NAMES, binding_words, ended_lines, open_lines
@@ -28,6 +30,7 @@ from proxy.wire.live_report import (
     ProxyNow,
     QueueNow,
     ReplicaNow,
+    Sample,
     StoreNow,
     WaitingNow,
 )
@@ -54,7 +57,7 @@ class LiveView:
             self._made, self._made_s = self._now(now_s), now_s
         made = msgspec.structs.replace(
             self._made,
-            samples=self._services.ring.after(samples_after),
+            samples=cast("list[Sample]", self._services.ring.after(samples_after)),  # packed already
             decisions=[*self._made.decisions, *ended_lines(self._services.decisions, ended_after)],  # the end is the last word
             ended=self._services.decisions.ended_total,
         )
@@ -90,7 +93,7 @@ class LiveView:
             queue=self._queue(now_s),
             replicas=replicas,
             notices=notices,
-            decisions=open_lines(services.decisions),
+            decisions=open_lines(services.decisions, lambda model: binding_words(gate.fleet.of_model(model))),
             ended=0,
             sample_every_s=EVERY_S,
             samples=[],
@@ -122,7 +125,7 @@ class LiveView:
         if waiting:
             bound = binding_words(book for book in gate.fleet.books.values() if book.phase is ReplicaPhase.SERVING)
             many = "1 request waits" if waiting == 1 else f"{waiting} requests wait"
-            return f"{many}, the oldest {gate.queue.oldest_s(now_s):.1f} s. What binds: {bound or 'nothing any more'}."
+            return f"{many}, the oldest {oldest_s(gate.queue, now_s):.1f} s. What binds: {bound or 'nothing any more'}."
         if not served:
             return "Idle: nobody is served, nobody waits."
         return f"{'1 request is' if served == 1 else f'{served} requests are'} being served, nobody waits."
@@ -136,7 +139,7 @@ class LiveView:
         phase = watcher.phase_seen(name)
         if book is None:
             return ReplicaNow(name, phase.value, enforced=False, fault=watcher.fault or "", words=_phase_words(phase))
-        measured, estimated, peak, budget = services.ring.rows.get(name, UNKNOWN)
+        measured, estimated, peak, budget, capacity = services.ring.rows.get(name, UNKNOWN)
         binding = book.binding_last
         binds = phase is ReplicaPhase.SERVING and binding is not Binding.NONE and len(gate.queue) > 0
         words = _phase_words(phase) or (f"No room for the next in line: {BINDING_NAMES[binding]}" if binds else "")
@@ -148,6 +151,7 @@ class LiveView:
             fault=watcher.fault or "",
             binding=binding.value,
             binds=binds,
+            capacity_blocks=capacity,
             budget_blocks=budget,
             measured_blocks=measured,
             estimated_blocks=estimated,
@@ -170,7 +174,7 @@ class LiveView:
         return QueueNow(
             requests=len(queue),
             tokens=queue.tokens,
-            oldest_s=queue.oldest_s(now_s),
+            oldest_s=oldest_s(queue, now_s),
             requests_max=bounds.requests_max,
             tokens_max=bounds.tokens_max,
             classes=[Line(name, *counts) for name, counts in queue.by_class.items() if counts[0]],
@@ -222,6 +226,11 @@ PHASE_WORDS = {
     ReplicaPhase.STALLED: "Takes connections and answers nothing: nobody is sent there",
     ReplicaPhase.WEDGED: "Answers and does nothing: nobody is sent there",
 }
+
+
+def oldest_s(queue: WaitQueue, now_s: float) -> float:
+    """Age of the longest wait; 0 where nobody waits."""
+    return max((now_s - entry.enqueued_s for entry in queue.entries()), default=0.0)
 
 
 def _phase_words(phase: ReplicaPhase) -> str:

@@ -7,7 +7,7 @@ say the same.
 
 import msgspec
 
-Row = tuple[int | None, int | None, int | None, int | None]  # measured, estimated, forecast peak, budget
+Row = tuple[int | None, int | None, int | None, int | None, int | None]  # measured, estimated, forecast peak, budget, capacity
 
 
 class ReplicaNow(msgspec.Struct):
@@ -20,11 +20,12 @@ class ReplicaNow(msgspec.Struct):
     fault: str = ""
     binding: str = ""  # the limit that the last request looked at met
     binds: bool = False  # whether somebody waits for it
-    budget_blocks: int | None = None
+    capacity_blocks: int | None = None
+    budget_blocks: int | None = None  # the capacity less the margin and what bypasses us: what expected demand may come to
     measured_blocks: int | None = None
     estimated_blocks: int | None = None  # of those known to be placed
     unplaced_blocks: int | None = None  # of those sent and perhaps not there yet
-    forecast_peak_blocks: int | None = None
+    forecast_peak_blocks: int | None = None  # margin included: kept within the capacity
     leases: int = 0
     running: int | None = None
     engine_waiting: int | None = None
@@ -172,7 +173,7 @@ class LiveReport(msgspec.Struct):
     decisions: list[DecisionLine]
     ended: int
     sample_every_s: float
-    samples: list[msgspec.Raw]  # of ``Sample``
+    samples: list[Sample]
     drains: dict[str, str]  # by replica, who said so and why
     proxies: list[ProxyNow] = []
     store: StoreNow | None = None

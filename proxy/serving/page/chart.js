@@ -7,7 +7,7 @@ const KEPT = 300;
 const SHOWN_MIN = 60; // a process that has just started fills less than the whole width
 const MEASURED = 0;
 const PEAK = 2;
-const BUDGET = 3;
+const CAPACITY = 4;
 
 /** The looks of the last minutes, the oldest first. */
 export class Looks {
@@ -89,7 +89,7 @@ export function drawFleet(svg, looks) {
   set(svg, "aria-label", `Requests over time: ${said}; at most ${Math.max(0, ...open)} and ${Math.max(0, ...queued)}`);
 }
 
-/** A replica's last minutes: measured and forecast peak, as shares of its budget. */
+/** A replica's last minutes: measured and forecast peak, as shares of its capacity. */
 export function drawReplica(svg, looks, name) {
   if (!svg.firstChild) {
     set(svg, "viewBox", "0 0 300 26");
@@ -99,7 +99,7 @@ export function drawReplica(svg, looks, name) {
   const shares = (part) =>
     looks.looks.map((one) => {
       const row = one.replicas[name];
-      return row && row[part] !== null && row[BUDGET] ? row[part] / row[BUDGET] : null;
+      return row && row[part] !== null && row[CAPACITY] ? row[part] / row[CAPACITY] : null;
     });
   set(svg.children[0], "d", path(shares(MEASURED), 1, 300, 26));
   set(svg.children[1], "d", path(shares(PEAK), 1, 300, 26));

@@ -6,9 +6,9 @@ import { byId, element, keyed, percent, rows, say, set, span, whole } from "./te
 const MARKS = { serving: "●", probing: "○", draining: "◐", ejected: "▲", stalled: "▲", wedged: "▲", unreachable: "✕" };
 const MANY = 12; // more are shown in less room each
 const WIDTH = 300; // of a bar's drawing
-const SCALE = 1.1; // what lies beyond the budget is shown up to here
+const SCALE = 1.05; // what lies beyond the capacity is shown up to here
 
-const ratio = (one) => (one.budget_blocks ? (one.forecast_peak_blocks ?? 0) / one.budget_blocks : -1);
+const ratio = (one) => (one.capacity_blocks ? (one.forecast_peak_blocks ?? 0) / one.capacity_blocks : -1);
 const troubled = (one) => (one.phase !== "serving" ? 2 : one.binds ? 1 : 0);
 const ORDERS = {
   listed: null,
@@ -18,13 +18,13 @@ const ORDERS = {
 
 function make() {
   const card = element("li", "card");
-  const head = element("div", "card-head", element("h3", "name"), element("span", "phase"));
+  const head = element("div", "card-head", element("h3", "name"), element("span", "phase", element("span", "mark"), " ", element("span")));
   const bar = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   set(bar, "viewBox", `0 0 ${WIDTH} 22`);
   set(bar, "preserveAspectRatio", "none");
   set(bar, "class", "blocks");
   set(bar, "role", "img");
-  for (const part of ["room", "estimated", "measured", "peak", "budget"]) shape("rect", part, bar);
+  for (const part of ["room", "margin", "estimated", "measured", "peak", "capacity"]) shape("rect", part, bar);
   const line = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   set(line, "class", "history");
   set(line, "preserveAspectRatio", "none");
@@ -34,46 +34,51 @@ function make() {
   return card;
 }
 
-const place = (blocks, budget) => Math.max(0, Math.min(WIDTH, (WIDTH * (blocks ?? 0)) / (budget * SCALE))).toFixed(1);
+const place = (blocks, capacity) => Math.max(0, Math.min(WIDTH, (WIDTH * (blocks ?? 0)) / (capacity * SCALE)));
 
 function drawBar(svg, one) {
-  const budget = one.budget_blocks;
-  const [room, estimated, measured, peak, end] = svg.children;
-  set(svg, "visibility", budget ? "visible" : "hidden");
-  if (!budget) return;
+  const capacity = one.capacity_blocks;
+  set(svg, "visibility", capacity ? "visible" : "hidden");
+  if (!capacity) return;
+  const [room, margin, estimated, measured, peak, end] = svg.children;
   const box = (node, x, y, width, height) => {
-    set(node, "x", x);
+    set(node, "x", x.toFixed(1));
     set(node, "y", y);
-    set(node, "width", width);
+    set(node, "width", Math.max(0, width).toFixed(1));
     set(node, "height", height);
   };
-  const at = place(one.forecast_peak_blocks, budget);
-  box(room, 0, 4, place(budget, budget), 14);
-  box(estimated, 0, 4, place((one.estimated_blocks ?? 0) + (one.unplaced_blocks ?? 0), budget), 14);
-  box(measured, 0, 7, place(one.measured_blocks, budget), 8);
-  box(peak, Math.max(0, at - 1.5), 1, one.forecast_peak_blocks === null ? 0 : 3, 20);
-  box(end, place(budget, budget) - 0.75, 0, 1.5, 22);
+  const [all, budget] = [place(capacity, capacity), place(one.budget_blocks, capacity)];
+  box(room, 0, 4, all, 14);
+  box(margin, budget, 4, all - budget, 14);
+  box(estimated, 0, 4, place((one.estimated_blocks ?? 0) + (one.unplaced_blocks ?? 0), capacity), 14);
+  box(measured, 0, 7, place(one.measured_blocks, capacity), 8);
+  box(peak, Math.max(0, place(one.forecast_peak_blocks, capacity) - 1.5), 1, one.forecast_peak_blocks === null ? 0 : 3, 20);
+  box(end, all - 0.75, 0, 1.5, 22);
 }
 
 function fill(card, one, looks, many) {
   const { name, phase, words, bar, numbers, line, more } = card.parts;
   say(name, one.name);
-  say(phase, `${MARKS[one.phase] ?? "?"} ${one.phase}`);
+  say(phase.children[0], MARKS[one.phase] ?? "?");
+  say(phase.children[1], one.phase);
+  set(phase.children[1], "class", many && one.phase === "serving" ? "hidden" : "");
   set(phase, "class", `phase ${one.phase}`);
   set(card, "class", `card ${one.phase === "serving" ? (one.binds ? "binds" : "") : "off"}`);
   say(words, one.words || (one.phase === "serving" ? "Room for more" : ""));
   set(words, "class", `words ${one.words ? "" : "quiet"}`);
   drawBar(bar, one);
-  const budget = one.budget_blocks;
-  const peak = percent(one.forecast_peak_blocks, budget);
-  const measured = percent(one.measured_blocks, budget);
-  set(bar, "aria-label", budget
-    ? `measured ${measured}, estimated ${percent(one.estimated_blocks, budget)}, forecast peak ${peak} of ${whole(budget)} KV blocks`
+  const capacity = one.capacity_blocks;
+  const share = (blocks) => percent(blocks, capacity);
+  const [measured, estimated, peak, budget] = [one.measured_blocks, one.estimated_blocks, one.forecast_peak_blocks, one.budget_blocks].map(share);
+  set(bar, "aria-label", capacity
+    ? `measured ${measured}, estimated ${estimated}, forecast peak ${peak}, budget ${budget} of ${whole(capacity)} KV blocks`
     : "KV blocks not known");
-  say(numbers, budget && many ? `${measured} now · ${peak} peak of ${whole(budget)}` : budget ? `${measured} measured · ${percent(one.estimated_blocks, budget)} estimated · ${peak} peak of ${whole(budget)}` : "KV blocks not known");
-  if (budget) drawReplica(line, looks, one.name);
+  if (!capacity) say(numbers, "KV blocks not known");
+  else if (many) say(numbers, `${measured} now · ${peak} peak of ${whole(capacity)}`);
+  else say(numbers, `${measured} measured · ${estimated} estimated · ${peak} peak · ${budget} budget of ${whole(capacity)}`);
+  if (capacity) drawReplica(line, looks, one.name);
   const age = one.age_s === null || one.age_s === undefined ? "never measured" : one.age_s > 3 ? `measured ${span(one.age_s)} ago` : "";
-  const facts = [`${whole(one.leases ?? 0)} ours`, `${whole(one.running ?? null)} running`];
+  const facts = [`${whole(one.leases ?? 0)} ours`, `${whole(one.running)} running`];
   if (one.engine_waiting) facts.push(`${whole(one.engine_waiting)} waiting inside`);
   if (one.preemptions) facts.push(`${whole(one.preemptions)} preempted`);
   if (age) facts.push(age);
@@ -84,11 +89,11 @@ function fillTable(replicas) {
   rows(
     byId("replica-rows"), replicas,
     (one) => [
-      one.name, one.phase, whole(one.measured_blocks ?? null), whole(one.estimated_blocks ?? null), whole(one.forecast_peak_blocks ?? null),
-      whole(one.budget_blocks ?? null), one.binds ? one.binding : "nothing", whole(one.leases ?? 0), whole(one.running ?? null),
-      whole(one.engine_waiting ?? null), whole(one.preemptions ?? 0), span(one.age_s ?? null),
+      one.name, one.phase, whole(one.measured_blocks), whole(one.estimated_blocks), whole(one.forecast_peak_blocks),
+      whole(one.budget_blocks), whole(one.capacity_blocks), one.binds ? one.binding : "nothing", whole(one.leases ?? 0), whole(one.running),
+      whole(one.engine_waiting), whole(one.preemptions ?? 0), span(one.age_s),
     ],
-    ["", "", "n", "n", "n", "n", "", "n", "n", "n", "n", "n"], "No replicas.",
+    ["name", "", "n", "n", "n", "n", "n", "", "n", "n", "n", "n", "n"], "No replicas.",
   );
 }
 

@@ -68,7 +68,7 @@ async def test_the_feed_tells_queue_replicas_and_decisions_and_is_cut() -> None:
         assert len(queue["tenants"]) + queue["tenants_more"] == len(gate.queue)
         assert (len(queue["tenants"]), len(queue["waiting"])) == (TENANTS_MAX, WAITING_MAX)
         assert queue["waiting_more"] == len(gate.queue) - WAITING_MAX
-        assert (replica["binding"], replica["binds"], replica["budget_blocks"]) == ("kv", True, 128)
+        assert (replica["binding"], replica["binds"], replica["capacity_blocks"]) == ("kv", True, 128)
         assert 0 < replica["forecast_peak_blocks"] <= 128
         assert told["headline"].endswith("What binds: KV cache on 1 of 1.")
         assert {one["kind"] for one in told["decisions"]} == {"admitted", "held"}

@@ -50,9 +50,10 @@ async def test_a_look_tells_blocks_and_what_waits() -> None:
     let_in(gate, "r", prompt=1200, cap=160)
     await ring.look()
     look = json.loads(bytes(ring.after(0)[0]))
-    measured, estimated, peak, budget = look["replicas"]["a"]
-    assert (measured, estimated, budget) == (None, 0, 100)  # never measured; sent, and not known to be placed
+    measured, estimated, peak, budget, capacity = look["replicas"]["a"]
+    assert (measured, estimated, capacity) == (None, 0, 100)  # never measured; sent, and not known to be placed
     assert 30 <= peak <= 40  # prompt, output, and what a replica that was never measured may hold
+    assert peak - 31 <= capacity - budget <= peak  # the margin: what the peak is above the expected demand
     assert ring.unplaced["a"] >= 20
     assert (look["queued"], look["open"], look["admitted"], look["held"]) == (1, 1, 1, 1)
 
