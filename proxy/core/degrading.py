@@ -71,6 +71,8 @@ def with_cap(entry: Waiting, cap: int) -> Waiting:
         entry.enqueued_s,
         entry.streaming,
         excluded=entry.excluded,
+        tries=entry.tries,
+        avoided=entry.avoided,
         may_wait=entry.may_wait,
         returning=entry.returning,
         degraded=True,

@@ -170,6 +170,15 @@ class Fleet:
             for book in self.of_model(demand.length_class.model)
         )
 
+    def could_retry(self, demand: Demand, failed: str) -> bool:
+        """Whether one that ``failed`` has failed may wait: a replica is worth waiting for, and ``failed`` is not all there is."""
+        books = [
+            book
+            for book in self.of_model(demand.length_class.model)
+            if book.phase is not ReplicaPhase.DRAINING and not book.spec.among(demand.kept_from) and book.fits_alone(demand)
+        ]
+        return any(book.phase in AWAITED_PHASES for book in books) and any(not book.spec.among({failed}) for book in books)
+
     def told(self, event: ReplicaEvent, now_s: float) -> str | None:
         """Take in what happened to a replica. Returns its name where its engine is over, so that its leases are void."""
         match event:

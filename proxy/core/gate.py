@@ -47,6 +47,7 @@ from proxy.core.newcomers import Newcomer
 from proxy.core.open_leases import used_block_steps
 from proxy.core.outcome import Mode, Outcome, Refusal, Would
 from proxy.core.replica import AWAITED_PHASES
+from proxy.core.retrying import may_go_on, retried
 from proxy.core.several import Ask
 from proxy.core.tick import tick_s
 from proxy.core.wait_queue import Waiting
@@ -199,7 +200,7 @@ class Gate(GateParts):
         if not books:
             self._shed(entry.demand.request_id, self.shedding.no_replica(entry.demand), effects)
             return
-        usable = [book for book in books if not book.spec.among(entry.excluded)] or books
+        usable = [book for book in books if not book.spec.among(entry.barred(entry.enqueued_s))] or books
         book = min(usable, key=lambda book: len(book.ledger.leases))
         expected = self.fleet.model.output_tokens_expected(entry.demand, book.output_tokens_max(entry.demand))
         self._book_lease(entry, book, expected, effects).would = would
@@ -288,18 +289,19 @@ class Gate(GateParts):
             book.kv_limited = book.kv_limited and len(self.queue) > 0
 
     def _place_anew(self, request_id: str, now_s: float, effects: list[Effect], *, alone: bool = False) -> None:
-        """Not taken: queue it before everybody else of its tenant, without that replica, and unless ``alone`` without its server."""
+        """Not taken: queue it before everybody else of its tenant, and keep it from that replica, unless ``alone`` from its server."""
         opened = self.leases.end(request_id, effects)
         if opened is None:
             return
         demand = opened.lease.demand
         self.queue.charge(demand, -opened.charge)
-        excluded = opened.excluded | {opened.lease.replica if alone else self.fleet.server_of(opened.lease.replica)}
-        refusal = self.shedding.not_again(len(excluded), elsewhere=self.fleet.could_take(demand, excluded))
+        failed = opened.lease.replica if alone else self.fleet.server_of(opened.lease.replica)
+        entry = retried(opened, failed, now_s)
+        elsewhere = may_go_on(self.fleet, demand, {*entry.avoided}, failed, held=self.enforces(demand.tenant) and not alone)
+        refusal = self.shedding.not_again(entry.tries, elsewhere=elsewhere)
         if refusal is not None:
             self._shed(request_id, refusal, effects)
             return
-        entry = Waiting(demand, now_s, opened.lease.streaming, opened.forecast, 0.0, excluded)
         if not self.enforces(demand.tenant):
             self._book_least(entry, self.fleet.forwardable(demand.length_class.model, now_s), effects, opened.lease.would)
             return

@@ -6,11 +6,15 @@ A replica that answers its scrapes may still fail what it is sent. It is *ejecte
     failures / requests >= failure_ratio_max over ``WINDOW_S``     with requests_min of them,
 
 and the others of its pool fail less than half as often over the same time: what fails everywhere is the requests' fault. What counts as
-a failure the driver says (``serving.attempts``): never a 4xx, never the engine's own full queue.
+a failure the driver says (``serving.attempts``): never a 4xx, never the engine's own full queue. Requests that were under way together
+and are lost within ``INCIDENT_S`` are one failure: a broken connection says no more of its replica for carrying twenty of them.
 
 An ejection lasts ``eject * 2^n`` up to ``eject_max``, n being those before it in a row, each before the replica had come through the slow
-start after the last: a new fault of one that was well is a new beginning. Then it comes back with a *slow start*: at most
-``2^(RAMP_DOUBLINGS * t / slow_start)`` requests at a time, t after its return.
+start after the last, or had answered ``requests_min`` requests: a new fault of one that was well is a new beginning. Then it comes back
+with a *slow start*: at most ``2^(RAMP_DOUBLINGS * t / slow_start)`` requests at a time, t after its return.
+
+One that cannot be spared by that (see Panic), while others serve its models, gets nobody for ``PAUSE_S`` and then one request to try, as
+in a slow start: one that fails at once has the most room, would get every request, and use up the budget for retries.
 
 Panic. No replica is ejected if then more than ``eject_ratio_max`` of the replicas of one of its models were out, for whatever reason;
 if others go out meanwhile, the ejected ones are used again at once. So the last one is never ejected.
@@ -29,6 +33,8 @@ from proxy.core.policy_relay import Health
 WINDOW_S = 10.0
 SLOW_START_FAILURES_MAX = 2  # it has been bad just now; one failure may still be an accident
 PEERS_BETTER_RATIO = 0.5
+PAUSE_S = 1.0  # two looks at it, and one reroute a second is what any budget allows
+INCIDENT_S = 1.0  # a process that dies takes its connections with it in milliseconds
 RAMP_DOUBLINGS = 10.0  # from 1 to 1024: more than an engine runs at a time
 
 
@@ -42,7 +48,7 @@ class EjectReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlowStart:
-    """A bound on the requests that a replica has at a time, rising since ``since_s`` and gone after ``over_s``."""
+    """A bound on the requests that a replica has at a time: none before ``since_s``, rising since, and gone after ``over_s``."""
 
     since_s: float
     over_s: float
@@ -50,7 +56,9 @@ class SlowStart:
     def requests_max(self, now_s: float) -> float:
         """So many at a time."""
         elapsed_s = now_s - self.since_s
-        return inf if elapsed_s >= self.over_s else 2.0 ** (RAMP_DOUBLINGS * max(0.0, elapsed_s) / self.over_s)
+        if elapsed_s < 0.0:
+            return 0.0
+        return inf if elapsed_s >= self.over_s else 2.0 ** (RAMP_DOUBLINGS * elapsed_s / self.over_s)
 
     def closed(self, requests: int, now_s: float) -> bool:
         """Whether one that has ``requests`` gets no further one."""
@@ -66,6 +74,8 @@ class _Record:
     ended: deque[tuple[float, bool]] = field(default_factory=deque)  # when, and whether it failed; of the window
     failed: int = 0  # of those
     in_a_row: int = 0
+    incident_s: float = -inf  # when the last failure that counts was met
+    answers: int = 0  # since it was taken in, or came back
     ejected_until_s: float | None = None
     ejected_s: float = 0.0  # for how long, the last time
     returned_s: float = -inf
@@ -75,7 +85,7 @@ class _Record:
     def forget(self) -> None:
         """Begin anew."""
         self.ended.clear()
-        self.failed = self.in_a_row = 0
+        self.failed = self.in_a_row = self.answers = 0
 
     def note(self, now_s: float, *, failed: bool) -> None:
         """A request ended."""
@@ -83,6 +93,7 @@ class _Record:
         self.ended.append((now_s, failed))
         self.failed += failed
         self.in_a_row = self.in_a_row + 1 if failed else 0
+        self.answers += not failed
 
     def lapse(self, now_s: float) -> None:
         """Forget what has left the window."""
@@ -126,14 +137,19 @@ class Outliers:
             return
         record.note(now_s, failed=False)
 
-    def failed(self, name: str, now_s: float) -> EjectReason | None:
-        """It failed a request; the reason when it is ejected for it."""
+    def failed(self, name: str, now_s: float, sent_s: float = inf) -> EjectReason | None:
+        """It failed a request that was sent at ``sent_s``; the reason when it is ejected for it."""
         record = self._records.get(name)
-        if record is None:
+        if record is None or (sent_s <= record.incident_s and now_s - record.incident_s < INCIDENT_S):
             return None
+        record.incident_s = now_s
         record.note(now_s, failed=True)
         reason = self._reason(record, now_s)
-        if reason is None or not record.in_use or not self._spared(record) or not self._peers_better(record, now_s):
+        if reason is None or not record.in_use or not self._peers_better(record, now_s):
+            return None
+        if not self._spared(record):
+            if self._carried_by_others(record, now_s):
+                record.slow_start = SlowStart(now_s + PAUSE_S, self.policy.slow_start_s)
             return None
         self._eject(record, now_s)
         counts = self.ejections.setdefault(name, {})
@@ -184,7 +200,7 @@ class Outliers:
 
     def _eject(self, record: _Record, now_s: float) -> None:
         policy = self.policy
-        if now_s - record.returned_s >= max(policy.slow_start_s, record.ejected_s):
+        if now_s - record.returned_s >= max(policy.slow_start_s, record.ejected_s) or record.answers >= policy.requests_min:
             record.streak = 0
         record.ejected_s = min(policy.eject_s_max, policy.eject_s * 2.0 ** min(record.streak, 64))
         record.streak += 1

@@ -38,11 +38,6 @@ class Open:
     forecast: float = 0.0
     voided: bool = False
 
-    @property
-    def excluded(self) -> set[str]:
-        """Replicas that failed it."""
-        return self.entry.excluded
-
 
 class OpenLeases:
     """By request id. ``started`` and ``ended`` are totals."""
@@ -68,7 +63,7 @@ class OpenLeases:
         demand, name = entry.demand, book.spec.name
         assert demand.request_id not in self._open, demand.request_id
         lease = Lease(
-            lease_id=f"{demand.request_id}.{len(entry.excluded)}" + (f".{entry.refusals}" if entry.refusals else ""),
+            lease_id=f"{demand.request_id}.{entry.tries}" + (f".{entry.refusals}" if entry.refusals else ""),
             demand=demand,
             replica=name,
             output_tokens_max=book.output_tokens_max(demand),

@@ -140,7 +140,7 @@ class Placement:
         ``barred`` replicas are left out; ``contended`` is found out where it is None. Where routing is indifferent, what binds
         besides KV is asked only of the replicas with the most headroom, until one takes the request.
         """
-        demand, barred = entry.demand, entry.excluded | barred
+        demand, barred = entry.demand, entry.barred(now_s) | barred
         books = self._books(pool, demand.length_class.model)
         indifferent = self.router.is_indifferent(entry, books)
         crowd = Crowd(contended, partial(self._contended, pool, now_s))

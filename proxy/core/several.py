@@ -89,7 +89,7 @@ class Several:
         """
         found: dict[str, list[Head]] = {name: [] for name in self._fleet.books}
         for entry in self._queue.heads():
-            books = self._candidates(entry)
+            books = self._candidates(entry, now_s)
             books.sort(key=lambda book: -book.headroom_with(book.newcomer(entry.demand, now_s, entry.curves), now_s))
             reserved = self._reserved(entry, books)
             for book in {one.spec.name: one for one in (*books[:HEADS_AMONG], reserved) if one is not None}.values():
@@ -101,12 +101,13 @@ class Several:
                     found[book.spec.name].append(Head(entry.demand.request_id, self.rank(entry), row, steps, ready))
         return found
 
-    def _candidates(self, entry: Waiting) -> list[Book]:
+    def _candidates(self, entry: Waiting, now_s: float) -> list[Book]:
         """Replicas that can take ``entry``."""
+        barred = entry.barred(now_s)
         return [
             book
             for book in self._fleet.of_model(entry.demand.length_class.model)
-            if book.phase is ReplicaPhase.SERVING and not book.spec.among(entry.excluded) and book.fits_alone(entry.demand)
+            if book.phase is ReplicaPhase.SERVING and not book.spec.among(barred) and book.fits_alone(entry.demand)
         ]
 
     @staticmethod
@@ -133,7 +134,7 @@ class Several:
         """
         book = self._fleet.books.get(replica)
         for entry in self._queue.heads() if book is not None else ():
-            if book is not None and book in self._candidates(entry):
+            if book is not None and book in self._candidates(entry, now_s):
                 newcomer = book.newcomer(entry.demand, now_s, entry.curves)
                 headroom = book.headroom_with(newcomer, now_s)
                 if book.binding(entry.demand, max(0.0, headroom), now_s) is not Binding.NONE:

@@ -166,6 +166,8 @@ class Shedding:
             message = (
                 f"The request waited {waited_s:.1f} s; with its prefill it can no longer meet its target for the first token."
             )
+        if entry.tries:
+            message = f"Replicas failed the request {entry.tries} time(s) before the first byte; then none had room for {waited_s:.1f} s."
         if entry.held_by:
             message = f"The request waited {waited_s:.1f} s for its tenant's share of the KV cache ({entry.held_by})."
         return Refusal(
@@ -184,13 +186,13 @@ class Shedding:
         return "queue.wait_max" if bounds is None or bounds.wait_s_max is None else "classes[].queue.wait_max"
 
     def not_again(self, tried: int, *, elsewhere: bool) -> Refusal | None:
-        """What to answer one that ``tried`` replicas have failed; None: another is to be tried, since one ``elsewhere`` could take it."""
+        """What to answer one that was failed ``tried`` times; None: it is to be tried again, since one ``elsewhere`` could take it."""
         return None if tried <= self.reroutes_max and elsewhere else self.upstream_failed(tried)
 
     @staticmethod
     def upstream_failed(tried: int) -> Refusal:
         """Every replica that could take it failed it before the first byte."""
-        message = f"{tried} replica(s) failed this request before the first byte and no other can take it."
+        message = f"Replicas failed this request {tried} time(s) before the first byte, and no other can take it."
         return Refusal(
             Outcome.UPSTREAM_FAILED, gate="reroutes", message=message, measured=tried, policy_key="relay.reroutes_max",
             retry_after_s=RETRY_NO_REPLICA_S,

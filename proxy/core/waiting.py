@@ -3,6 +3,7 @@
 Decides nothing; its order within its tenant is ``sort_key``.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -35,7 +36,9 @@ class Waiting:
     streaming: bool = False
     charge_block_steps: float = 0.0
     peak_blocks: float = 0.0
-    excluded: set[str] = field(default_factory=set)  # replicas that failed this request, or cannot serve it
+    excluded: set[str] = field(default_factory=set)  # replicas that cannot serve it
+    tries: int = 0  # replicas that have failed it, or could not be had after all
+    avoided: dict[str, float] = field(default_factory=dict)  # those that failed it, and until when they are not tried again
     curves: CurveCache = field(default_factory=dict)
     reservation: Reservation | None = None
     sequence: int = 0
@@ -62,6 +65,12 @@ class Waiting:
     def bound(self, start_by_s: float) -> None:
         """It must start by then. Not to be called while it waits: its place in the line depends on it."""
         self.rank_s = self.start_by_s = min(self.start_by_s, start_by_s)
+
+    def barred(self, now_s: float) -> Set[str]:
+        """Replicas, or their servers, to which it does not go now."""
+        if not self.avoided:
+            return self.excluded
+        return self.excluded | {name for name, until_s in self.avoided.items() if now_s < until_s}
 
     @property
     def sort_key(self) -> tuple[bool, float, float]:

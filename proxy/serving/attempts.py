@@ -1,14 +1,16 @@
 """What an attempt at a replica says of the replica, and whether the request is tried elsewhere.
 
 Only while the client has seen nothing, and only what no harm is done by sending twice: calls that generate. Tried elsewhere is, within
-``relay.reroutes_max`` and the retry budget (``core.retry_budget``):
+``relay.reroutes_max``, the retry budget (``core.retry_budget``) and the request's deadline:
 
 - a replica that cannot be spoken to: connection refused or lost, a time-out, an answer that is no HTTP;
 - one that answers 5xx: counted against it (``core.health``), unless it is
 - 503, or 429: its own full queue, which is backpressure and nobody's fault.
 
-4xx are the client's to see, and never count. When nobody else is left, or the budget is used up, the client gets the last replica's own
-answer as it is where there is one, else 502, or 504 after a time-out.
+Where it goes next, and when to a replica that has failed it before, says ``core.retrying``. An answer is shown as soon as ``ANSWERS_MAX``
+replicas gave one, or all there are: what so many refuse is hardly their fault, and the client can do more with what they say than with a
+502. 4xx are the client's to see, and never count. When nobody else is left, or the budget is used up, the client gets the last replica's
+own answer as it is where there is one, else 502, or 504 after a time-out.
 """
 
 from collections import Counter
@@ -25,6 +27,7 @@ from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT
 BACKPRESSURE = frozenset({429, 503})
 TRIED_ELSEWHERE = BACKPRESSURE | frozenset(range(500, 600))
 NOBODY = frozenset[int]()
+ANSWERS_MAX = 3
 RETRY_S = 2.0  # health checks come every second or so
 UNSENDABLE = "request"  # the kind of error that is the request's own
 
@@ -42,9 +45,9 @@ class Attempts:
         """A request is sent for the first time."""
         self.budget.sent(self._clock.now_s())
 
-    def refused(self, *, others: bool) -> frozenset[int]:
-        """The statuses that the client is not to see yet. ``others``: another replica could take the request."""
-        return TRIED_ELSEWHERE if others and self.left else NOBODY
+    def refused(self, answers: int, *, others: bool) -> frozenset[int]:
+        """The statuses that the client is not to see yet, after so many ``answers``. ``others``: one that was not tried could take it."""
+        return TRIED_ELSEWHERE if others and answers + 1 < ANSWERS_MAX and self.left else NOBODY
 
     @property
     def left(self) -> bool:
@@ -73,12 +76,13 @@ class Attempts:
                 if result.stream_failed or (
                     result.status is not None and result.status >= 500 and result.status not in BACKPRESSURE
                 ):
-                    watcher.failed_request(f"status {result.status}" if not result.stream_failed else "an error in the stream")
+                    why = f"status {result.status}" if not result.stream_failed else "an error in the stream"
+                    watcher.failed_request(why, result.sent_s)
                 elif result.status not in BACKPRESSURE:
                     watcher.answered_request()
             case RelayEnd.FAILED_BEFORE_HEAD | RelayEnd.FAILED_MIDSTREAM:
                 if error is not None and error.kind != UNSENDABLE and error.limit != "relay.total":  # a long answer is no fault
-                    watcher.failed_request(str(error))
+                    watcher.failed_request(str(error), result.sent_s)
                     watcher.suspect()
 
     def failure(self, result: RelayResult, *, others: bool) -> Refusal:

@@ -174,14 +174,16 @@ class Calls:
         unasked = intake.call.stream and not intake.call.usage_wanted
         hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else RelayHooks()
         services.attempts.begin()
+        answers = 0
         while True:
             replica = course.replica = admission.lease.replica
-            others = self._others(admission)
-            refuse = services.attempts.refused(others=others)
+            refuse = services.attempts.refused(answers, others=admission.untried)
             fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
             result = await self._send_to(course, replica, hooks, receive, send, fingerprint=fingerprint, refuse=refuse)
             course.result = result
             self._fingerprints.learn(replica, intake.call.kind, result)
+            answers += result.ended is RelayEnd.REFUSED
+            others = result.ended is RelayEnd.REFUSED or admission.may_go_on
             if not services.attempts.again(replica, result, others=others):
                 break
             try:
@@ -203,12 +205,6 @@ class Calls:
         own = answer_headers(self._services, course) or ()
         course.result = replace(result, ended=RelayEnd.COMPLETED, started=True, bytes_sent=len(result.kept.body))
         await send_answer(send, replace(result.kept, headers=(*result.kept.headers, *own)))
-
-    def _others(self, admission: Admission) -> bool:
-        """Whether the gate would place it on another replica, so that this one's refusal need not be the client's answer."""
-        if admission.reroutes >= self._services.policy.relay.reroutes_max:
-            return False
-        return self._services.dispatcher.gate.fleet.could_take(admission.lease.demand, admission.tried)
 
     async def _send_to(
         self, course: Course, replica: str, hooks: RelayHooks, receive: Receive, send: Send, *,
@@ -240,7 +236,7 @@ class Calls:
             raise ShedError(services.dispatcher.gate.shedding.no_replica_for(intake.model))
         capped = services.dispatcher.gate.enforces(intake.tenant)
         attempts.begin()
-        again = True
+        again, answers = True, 0
         while again:
             async with services.static_cap.place(load, services.policy.queue.wait_s_max, capped=capped) as place:
                 if place is None:
@@ -248,13 +244,14 @@ class Calls:
                 course.replica, course.reroutes = place.replica, len(tried)
                 tried.add(place.replica)
                 others = len(tried) <= services.policy.relay.reroutes_max and bool(load())
-                refuse = attempts.refused(others=others)
+                refuse = attempts.refused(answers, others=others)
                 with services.outstanding.sent(place.replica):
                     course.result = result = await self._send_to(
                         course, place.replica, RelayHooks(), receive, send, refuse=refuse
                     )
                     again = attempts.again(place.replica, result, others=others)
                     course.tried += [(place.replica, result.failure or "")] if again else []
+                    answers += result.ended is RelayEnd.REFUSED
         await self._show(course, result, send, others=others)
         course.conclude()
 

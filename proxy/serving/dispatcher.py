@@ -29,6 +29,7 @@ from proxy.core.events import (
 from proxy.core.gate import Gate
 from proxy.core.ledger import Lease
 from proxy.core.outcome import Outcome, Refusal
+from proxy.core.retrying import may_go_on
 from proxy.ports import Clock, LeaseStore, Receive
 from proxy.serving.client import client_leaves
 from proxy.serving.guard import Guard, InternalFaultError, Part
@@ -72,6 +73,22 @@ class Admission:
     def finish(self, outcome: Outcome, output_tokens: int | None, *, natural: bool) -> None:
         """Say how the request ended; takes effect when the bracket is left."""
         self.finished = Finished(self.lease.demand.request_id, outcome, output_tokens, natural)
+
+    @property
+    def untried(self) -> bool:
+        """Whether a replica could take it that was not asked yet, so that this one's refusal need not be the client's answer."""
+        gate, demand = self._dispatcher.gate, self.lease.demand
+        return self.reroutes < gate.shedding.reroutes_max and gate.fleet.could_take(demand, self.tried | demand.kept_from)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the gate would place it anew after this replica's failure."""
+        gate, demand = self._dispatcher.gate, self.lease.demand
+        if self.reroutes >= gate.shedding.reroutes_max:
+            return False
+        return may_go_on(
+            gate.fleet, demand, self.tried, gate.fleet.server_of(self.lease.replica), held=gate.enforces(demand.tenant)
+        )
 
     async def reroute(self) -> None:
         """The replica failed it before the first byte: wait for a place on another. Raises ShedError."""

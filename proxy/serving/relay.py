@@ -79,6 +79,7 @@ class RelayResult:
     """
 
     ended: RelayEnd
+    sent_s: float = 0.0  # when it was begun
     started: bool = False
     status: int | None = None
     bytes_sent: int = 0
@@ -114,6 +115,7 @@ class _Relay:
     ) -> None:  # fmt: skip
         self._send = send
         self._clock = clock
+        self._sent_s = clock.now_s()
         self._hooks = hooks
         self._strip = stripper
         self._extra_headers = extra_headers
@@ -244,6 +246,7 @@ class _Relay:
             tokens_seen, reasons = (usage.completion_tokens, usage.finish_reasons) if usage is not None else (0, ())
         return RelayResult(
             ended=ended,
+            sent_s=self._sent_s,
             started=self._started,
             status=self._status,
             bytes_sent=self._bytes_sent,

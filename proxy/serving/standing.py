@@ -87,12 +87,13 @@ class Standing:
         """It answered a request."""
         self._outliers.answered(self.name, self._clock.now_s())
 
-    def failed(self, why: str) -> bool:
-        """It failed a request; True when it is ejected for it."""
-        reason = self._outliers.failed(self.name, self._clock.now_s())
+    def failed(self, why: str, sent_s: float) -> bool:
+        """It failed a request that was sent at ``sent_s``; True when it is ejected for it, or paused."""
+        before = self.slow_start
+        reason = self._outliers.failed(self.name, self._clock.now_s(), sent_s)
         if reason is not None:
             log.error("replica.ejected replica=%s reason=%s last=%s", self.name, reason, why)
-        return reason is not None
+        return reason is not None or self.slow_start != before
 
     def returns(self) -> bool:
         """Whether it was ejected and is used again from now on."""

@@ -103,9 +103,9 @@ class ReplicaWatcher:
         """It answered a request."""
         self.standing.answered()
 
-    def failed_request(self, why: str) -> None:
-        """It failed a request, and may be ejected for it."""
-        if self.standing.failed(why):
+    def failed_request(self, why: str, sent_s: float) -> None:
+        """It failed a request that was sent at ``sent_s``, and may be ejected for it."""
+        if self.standing.failed(why, sent_s):
             self._tell_phase()
 
     def follow(self, scrape: Scrape) -> None:

@@ -5,6 +5,9 @@
 At most two replicas are bad at a time, one of them in a way that the other is not. Every answer is compared with what a mock says when it
 is asked directly (``tests.bench.chaos_verdict``); afterwards kvgate's ledger and the replicas' gauges must be at 0, and all replicas in
 use. It starts all processes itself. The exit status is 1 when the verdict has a fault.
+
+The load is 80 % of what all four do while they are well, found in a closed loop before. Faults take capacity away, so of what is left it is
+more, at times more than there is; the verdict tells how much more, and refusals beyond that are a fault.
 """
 
 import argparse
@@ -38,6 +41,7 @@ CALIBRATION_CLIENTS = 80
 LOAD = 0.8
 PATIENCE_S = 180.0  # of a client: longer than any pause and any queue
 SETTLE_S = 120.0  # the longest ejection is a minute
+USELESS = frozenset({"kill", "pause", "garbage", "errors"})  # a replica that is slow, or loses connections, still serves
 HEADERS = [(b"content-type", b"application/json")]
 
 
@@ -136,11 +140,15 @@ class Chaos:
             self._rng.shuffle(ways)
             self._ways.extend(ways)
         way = self._ways.popleft()
-        self._verdict.done[way.__name__.removeprefix("_")] += 1
+        name, loop = way.__name__.removeprefix("_"), asyncio.get_running_loop()
+        self._verdict.done[name] += 1
+        since_s = loop.time()
         try:
             await way(index)
         finally:
             self._bad.discard(index)
+            if name in USELESS:
+                self._verdict.lost_replica_s += loop.time() - since_s
 
     async def _kill(self, index: int) -> None:
         mock = self._stage.mocks[index]
@@ -242,6 +250,7 @@ async def run_chaos(folder: Path, *, seconds: float, seed: int, speed: float) ->
         try:
             kinds = await kinds_of(upstream, f"http://127.0.0.1:{stage.ports[0]}", seed)
             rate_per_s = LOAD * await requests_per_s(upstream, stage.url, kinds)
+            verdict.load, verdict.replica_s = LOAD, REPLICAS * seconds
             until_s = loop.time() + seconds
             chaos = Chaos(stage, verdict, seed).run(until_s - min(20.0, seconds / 4))
             mended = asyncio.create_task(_timed(chaos))

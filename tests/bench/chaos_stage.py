@@ -12,7 +12,7 @@ from tests.bench.shared_processes import Child
 
 REPLICAS = 4
 POLICY = """\
-relay: {{drain_accept: 0s, grace: 5s, reroutes_max: 3}}
+relay: {{drain_accept: 0s, grace: 5s}}
 replicas:
 {replicas}
 """

@@ -6,7 +6,10 @@ Each request must answer exactly as a mock asked directly does, or end in one of
 - *cut off*: bytes had gone out already, what was seen is the beginning of the right answer, and a stream says so in an error event;
 - *over budget*: failed before its first byte when too many requests had been sent again lately; counted apart.
 
-Anything else is a fault: another text, a 5xx without a budget used up, a connection that ends before a byte, a missing end.
+Anything else is a fault: another text, a 5xx without a budget used up, a connection that ends before a byte, a missing end. So is a share
+of refused requests above what had nowhere to go. With a load of ``a`` of what all do, and ``l`` of their time lost,
+
+    nowhere to go = max(0, 1 - (1 - l) / a)        and ``REFUSED_SPARE`` more, for work lost half done and for coming back slowly
 """
 
 import json
@@ -16,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+REFUSED_SPARE = 0.1
 SHED = frozenset({"queue_timeout", "queue_full", "displaced"})
 
 
@@ -28,6 +32,9 @@ class Fate(StrEnum):
     CUT_OFF = "cut_off"
     OVER_BUDGET = "over_budget"
     FAULT = "fault"
+
+
+REFUSED = (Fate.SHED, Fate.NO_REPLICA, Fate.OVER_BUDGET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,9 @@ class Verdict:
     done: Counter[str] = field(default_factory=Counter)  # faults that were made
     phases: dict[str, str] = field(default_factory=dict)  # of the replicas, at the end
     recovered_s: float | None = None  # from the last fault's end until all serve again
+    load: float = 0.0  # offered, of what all replicas do while they are well
+    replica_s: float = 1.0  # replicas times seconds
+    lost_replica_s: float = 0.0  # of those, spent being of no use
 
     def note(self, reply: Reply, expected: str, at_s: float) -> None:
         """One request ended."""
@@ -124,11 +134,28 @@ class Verdict:
             self.wrong.append(f"{at_s:.1f} s: {why}")
 
     @property
+    def lost(self) -> float:
+        """Share of the replicas' time that faults took."""
+        return self.lost_replica_s / self.replica_s
+
+    @property
+    def nowhere_to_go(self) -> float:
+        """Share of the load that the replicas could not have served."""
+        return max(0.0, 1.0 - (1.0 - self.lost) / self.load) if self.load else 0.0
+
+    @property
+    def refused(self) -> float:
+        """Share of the requests that nobody served."""
+        return sum(self.fates[fate] for fate in REFUSED) / max(1, sum(self.fates.values()))
+
+    @property
     def faults(self) -> list[str]:
         """Why it does not hold; empty where it does."""
         found = [f"{self.fates[Fate.FAULT]} requests ended in no documented way"] if self.fates[Fate.FAULT] else []
         found += [f"left over: {name} {value:g}" for name, value in self.left.items() if value]
         found += [f"{name} is {phase}" for name, phase in self.phases.items() if phase != "serving"]
+        if self.refused > self.nowhere_to_go + REFUSED_SPARE:
+            found.append(f"{self.refused:.1%} were refused, of which only {self.nowhere_to_go:.1%} had nowhere to go")
         if not self.fates[Fate.CORRECT]:
             found.append("nothing was answered")
         return found
@@ -140,6 +167,8 @@ class Verdict:
         return [
             f"{total} requests: " + ", ".join(f"{fate} {self.fates[fate]}" for fate in Fate),
             "faults made: " + ", ".join(f"{name} {count}" for name, count in sorted(self.done.items())),
+            f"load: {self.load:.0%} of all replicas, or {self.load / (1 - self.lost):.0%} of what faults left, which took {self.lost:.1%}",
+            f"{self.nowhere_to_go:.1%} had nowhere to go, {self.refused:.1%} were refused",
             f"all replicas serve again {recovered} after the last fault",
             *(f"WRONG {line}" for line in self.wrong[:20]),
             *(f"FAULT {line}" for line in self.faults),

@@ -80,6 +80,24 @@ def test_what_must_be_when_all_is_over(changes: dict[str, Any], told: list[str])
     assert verdict.lines()[-1] == ("verdict: FAILED" if told else "verdict: held")
 
 
+@pytest.mark.parametrize(
+    ("load", "lost", "shed", "held"),
+    [
+        (0.8, 0.0, 10, True),
+        (0.8, 0.0, 11, False),
+        (0.8, 0.2, 10, True),
+        (0.8, 0.2, 11, False),
+        (0.8, 0.4, 35, True),
+        (0.8, 0.4, 36, False),
+    ],
+)
+def test_refusals_are_held_against_what_had_nowhere_to_go(load: float, lost: float, shed: int, held: bool) -> None:
+    """At 60 % of the replicas' time, a quarter of a load of 80 % is too much."""
+    verdict = Verdict(load=load, replica_s=4.0, lost_replica_s=4.0 * lost)
+    verdict.fates.update({Fate.CORRECT: 100 - shed, Fate.SHED: shed})
+    assert (verdict.faults == []) is held
+
+
 def test_a_fault_is_told_with_its_time() -> None:
     verdict = Verdict()
     verdict.note(Reply(True, 200, {}, event("four") + DONE), TEXT, 2.5)

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from proxy.core.health import EjectReason, Outliers, SlowStart
+from proxy.core.health import INCIDENT_S, PAUSE_S, EjectReason, Outliers, SlowStart
 from proxy.core.policy_relay import Health
 
 
@@ -104,6 +104,53 @@ def test_an_ejection_doubles_up_to_its_limit_and_begins_anew_after_a_time_in_use
     fail(found, "r0", 5, at_s + 10.0)  # it came through its slow start
     assert not found.returns("r0", at_s + 11.9)
     assert found.returns("r0", at_s + 12.0)
+
+
+def test_one_that_cannot_be_spared_is_tried_once_a_second_while_another_serves() -> None:
+    """Two of four are gone, the third fails at once: it would get every request."""
+    found = outliers(4)
+    for name in ("r2", "r3"):
+        found.seen(name, ("m",), 0.0, usable=False)
+    assert fail(found, "r0", 5, 1.0) == [None] * 5
+    ramp = found.slow_start_of("r0", 1.0)
+    assert ramp == SlowStart(1.0 + PAUSE_S, 10.0)
+    assert ramp.closed(0, 1.0 + PAUSE_S - 0.01)
+    assert not ramp.closed(0, 1.0 + PAUSE_S)
+    assert ramp.closed(1, 1.0 + PAUSE_S)
+    assert fail(found, "r0", 1, 2.5) == [None]
+    assert found.slow_start_of("r0", 2.5) == SlowStart(2.5 + PAUSE_S, 10.0)
+    assert fail(found, "r1", 9, 3.0) == [None] * 9  # now it is the only one that is left
+    assert found.slow_start_of("r1", 3.0) is None
+    off = outliers(2, slow_start_s=0.0, eject_ratio_max=0.0)
+    fail(off, "r0", 5, 1.0)
+    ramp = off.slow_start_of("r0", 1.0)
+    assert ramp is not None
+    assert ramp.closed(0, 1.99)
+    assert off.slow_start_of("r0", 2.0) is None
+
+
+def test_one_that_answered_again_meanwhile_begins_anew() -> None:
+    for answers, lasts_s in ((9, 4.0), (10, 2.0)):
+        found = outliers(2)
+        fail(found, "r0", 5)
+        assert found.returns("r0", 2.0)
+        for _ in range(answers):
+            found.answered("r0", 4.0)
+        assert fail(found, "r0", 2, 5.0)[-1] is EjectReason.SLOW_START
+        assert not found.returns("r0", 4.99 + lasts_s)
+        assert found.returns("r0", 5.0 + lasts_s)
+
+
+def test_what_is_lost_together_is_one_failure() -> None:
+    """Twenty requests on connections that break at once; those sent after that say something new, and so does what breaks later."""
+    found = outliers(2)
+    assert [found.failed("r0", 1.0 + index / 1000, 0.5) for index in range(20)] == [None] * 20
+    assert found.failed("r0", 1.0 + INCIDENT_S - 0.01, 1.0) is None  # sent at the very moment
+    later = [found.failed("r0", 1.1 + index / 1000, 1.05) for index in range(3)]
+    assert later == [None] * 3  # the second incident
+    assert [found.failed("r0", 1.2 + index / 10, 1.19 + index / 10) for index in range(3)][-1] is EjectReason.CONSECUTIVE
+    slow = outliers(2)
+    assert [slow.failed("r0", 1.0 + index * INCIDENT_S, 0.5) for index in range(5)][-1] is EjectReason.CONSECUTIVE
 
 
 def test_one_that_comes_back_starts_slowly_and_is_ejected_sooner() -> None:

@@ -1,5 +1,7 @@
 """What comes first of what is known of a replica, and who is told of it."""
 
+from math import inf
+
 from proxy.core.health import Outliers, SlowStart
 from proxy.core.policy import Health
 from proxy.core.replica import ReplicaPhase
@@ -17,7 +19,7 @@ def pair(clock: FakeClock, **changes: float) -> tuple[Standing, Standing]:
 
 
 def eject(one: Standing) -> bool:
-    return any(one.failed("reset") for _ in range(5))
+    return any(one.failed("reset", inf) for _ in range(5))
 
 
 def test_a_drain_comes_before_everything_but_that_nobody_answers() -> None:
@@ -57,3 +59,13 @@ def test_one_that_returns_is_spared_and_one_that_is_forgotten_is_new() -> None:
     one.forget()
     assert (one.phase, one.slow_start) == (ReplicaPhase.PROBING, None)
     assert not eject(one)
+
+
+def test_one_that_is_paused_is_told_of_as_one_that_is_ejected() -> None:
+    clock = FakeClock()
+    one, _ = pair(clock, eject_ratio_max=0.0)
+    assert [one.failed("reset", inf) for _ in range(5)] == [False] * 4 + [True]
+    assert one.phase is ReplicaPhase.SERVING
+    assert one.spared(0)
+    clock.advance(1.0)
+    assert not one.spared(0)
