@@ -5,6 +5,7 @@ from panels import GREEN, YELLOW, Board, Panel, Variable
 
 HERE = 'replica=~"$replica"'
 WHOSE = 'tenant=~"$tenant"'
+HELD, FORECASTS = "kvgate_tenant_kv_token_steps_total", "kvgate_replica_forecasts_total"
 
 
 def gauge(metric: str) -> str:
@@ -29,6 +30,14 @@ REPLICA_BOARD = Board(
                 (gauge("kvgate_replica_ledger_low_blocks"), "{{replica}} ledger low"),
                 (gauge("kvgate_replica_ledger_high_blocks"), "{{replica}} ledger high")],
                 "Ceiling, forecast, measurement and account in one picture.", width=24, height=10),
+            Panel("The forecast peak in parts", "none", [
+                (gauge("kvgate_replica_expected_blocks"), "{{replica}} expected"),
+                (gauge("kvgate_replica_margin_blocks"), "{{replica}} margin"),
+                (gauge("kvgate_replica_budget_blocks"), "{{replica}} budget"),
+                (gauge("kvgate_replica_headroom_blocks"), "{{replica}} headroom")],
+                "Peak = expected + margin + bias. *Expected* may come up to *budget*; what is left is *headroom*."),
+            Panel("Error of the estimate", "none", [(gauge("kvgate_replica_estimate_error_blocks"), "{{replica}}")],
+                  "Measurement less estimate, as far as it lay outside what was possible. 0 mostly."),
             Panel("Measured less the account", "none", [(gauge("kvgate_replica_bias_blocks"), "{{replica}}")],
                   "Blocks in use that the account cannot explain: traffic past kvgate, a drifting token count; below 0, shared prefixes."),
             Panel("Margin", "none", [(gauge("kvgate_replica_margin_z"), "{{replica}}")],
@@ -86,6 +95,14 @@ TENANT_BOARD = Board(
             Panel("Share of all tokens", "percentunit", [
                 (f"sum by (tenant) (rate(kvgate_tenant_tokens_total{{{WHOSE}}}[5m])) / scalar(sum(rate(kvgate_tenant_tokens_total[5m])))",
                  "{{tenant}}")], "Of all tenants.", maximum=1, steps=(0.5, 0.8)),
+            Panel("KV held over time", "none", [
+                (f"sum by (tenant) (rate({HELD}{{{WHOSE}}}[5m])) / scalar(sum(rate({HELD}[5m])))", "{{tenant}}")],
+                "Share of the KV cache that its finished requests held, tokens times steps: what a tenant really costs.", maximum=1),
+            Panel("Requests by outcome", "reqps", [
+                (f"sum by (tenant, outcome) (rate(kvgate_tenant_requests_total{{{WHOSE}}}[5m]))", "{{tenant}} {{outcome}}")],
+                "One outcome each.", stacked=True),
+            Panel("Waiting", "none", [(f"sum by (tenant) (kvgate_tenant_queue_requests{{{WHOSE}}})", "{{tenant}}")],
+                  "Its requests in kvgate's queue; absent while none waits."),
             Panel("KV blocks held", "none", [(f"sum by (tenant) (kvgate_tenant_kv_blocks{{{WHOSE}}})", "{{tenant}}")],
                   "Forecast peak of what it holds, where the policy bounds or keeps shares (`kv_share_max`, `kv_share_min`)."),
         )),
@@ -127,6 +144,21 @@ QUALITY_BOARD = Board(
             Panel("Margin z", "none", [("max by (replica) (kvgate_replica_margin_z)", "{{replica}}")],
                   "Steered by preemptions: a high margin is the answer to forecasts that failed.", link=REPLICA),
         )),
+        ("Do forecasts come true?", (
+            Panel("Coverage of the forecasts", "percentunit", [
+                (f'sum by (horizon) (rate({FORECASTS}{{covered="yes"}}[15m])) / sum by (horizon) (rate({FORECASTS}[15m]))',
+                 "{{horizon}} steps ahead")],
+                "Share of forecasts that held with their margin. The margin follows: it rises where too few do, and falls where all do.",
+                maximum=1, steps=(0.95, 0.8)),
+            Panel("Output tokens, expected and real", "cps", [
+                ("sum(rate(kvgate_output_forecast_tokens_total[15m]))", "expected"),
+                ("sum(rate(kvgate_output_outcome_tokens_total[15m]))", "real")],
+                "Of completed requests. Real above expected for long: outputs became longer and kvgate is learning."),
+            Panel("Output over its forecast", "none", quantiles("kvgate_output_forecast_ratio", "traffic_class"),
+                  "How wide lengths spread about their forecast; 1 is as forecast."),
+            Panel("Calibration", "none", [("max by (replica) (kvgate_replica_calibration_ratio)", "{{replica}}")],
+                  "Factor on the margin for what forecasts were really off by: 1 where they were right, 2 at most.", link=REPLICA),
+        )),
         ("Held, refused, degraded", (
             Panel("Held", "reqps", [("sum(rate(kvgate_held_total[$__rate_interval]))", "held"),
                                     ("sum(rate(kvgate_warm_waits_total[$__rate_interval]))", "waited for a warm replica"),
@@ -154,6 +186,16 @@ QUALITY_BOARD = Board(
             Panel("Miscounted prompts", "percentunit", [
                 ("sum(rate(kvgate_token_count_mismatches_total[5m])) / sum(rate(kvgate_token_counts_total[5m]))", "miscounted")],
                 "Own count differs from the engine's: another chat template or tokenizer than the replica's.", steps=(0.01, 0.05)),
+            Panel("Overhead of kvgate", "s", [
+                (f"histogram_quantile({q}, sum by (le) (rate(kvgate_overhead_seconds_bucket[5m])))", name)
+                for q, name in ((0.5, "p50"), (0.99, "p99"))],
+                "From the end of a request's body to its place, of those that did not wait.", steps=(0.01, 0.05)),
+            Panel("Event loop lag", "s", [
+                *quantiles("kvgate_event_loop_lag_seconds", "instance")], "Every stream of the process is as late.", steps=(0.02, 0.1)),
+            Panel("Clients' retries", "reqps", [("sum by (header) (rate(kvgate_client_retries_total[5m]))", "{{header}}")],
+                  "Requests whose client says that it has asked before: load that refusals cause."),
+            Panel("Place in the queue at refusal", "none", quantiles("kvgate_refusal_position_requests", "traffic_class"),
+                  "How many would have had to go before them."),
             Panel("Tokenizer backlog", "none", [("sum(kvgate_tokenizer_backlog_requests)", "prompts")], "In or before the tokenizer."),
             Panel("Store", "s", quantiles("kvgate_store_seconds", "call"),
                   "Answers of the shared store; `reserve` is on the way of requests."),

@@ -57,11 +57,20 @@ WAITING = (
           "One outcome each. `completed` should be nearly all; the others are explained in policies/README.md.", stacked=True),
     Panel("Refusals by rule", "reqps", [("sum by (gate) (rate(kvgate_refusals_total[$__rate_interval]))", "{{gate}}")],
           "Which rule fired; most are named by their policy key."),
+    Panel("Age of the oldest wait by class", "s", [
+        ("max by (traffic_class) (kvgate_queue_class_oldest_seconds)", "{{traffic_class}}")],
+          "Against `queue.wait_max`: what is near it will be refused."),
+    Panel("Replicas wanted and present", "none", [
+        ("sum by (pool) (kvgate_pool_replicas_wanted)", "{{pool}} wanted"),
+        ("max by (pool) (kvgate_pool_replicas_known)", "{{pool}} present")],
+        "Wanted: at how many everybody who runs or waits would run at once. Above present for long: scale."),
     Panel("Waiting by class", "none", [("sum by (traffic_class) (kvgate_queue_class_requests)", "{{traffic_class}}")],
           "Requests in kvgate's queue. Nothing should wait inside the engines instead.", stacked=True),
     Panel("Queue wait, p50 and p99", "s", quantiles("kvgate_queue_wait_seconds", "traffic_class"),
           "Arrival to place, of requests that got one.", steps=(5, 25)),
     Panel("Time to first token, p50 and p99", "s", quantiles("kvgate_ttft_seconds", "traffic_class"), "As clients saw it, queue included."),
+    Panel("Between tokens, p50 and p99", "s", quantiles("kvgate_itl_seconds", "traffic_class"),
+          "Mean time between the events of a stream."),
     Panel("Time per output token, p50 and p99", "s", quantiles("kvgate_tpot_seconds", "traffic_class"),
           "Streams only. Preemptions show here first: a stream stands still while it is recomputed."),
 )  # fmt: skip
@@ -88,6 +97,11 @@ BINDING = (
 WHO = (
     Panel("Tokens by tenant", "cps", [("topk(10, sum by (tenant) (rate(kvgate_tenant_tokens_total[5m])))", "{{tenant}}")],
           "Prompt and output, as the engines counted them; the ten largest.", stacked=True, link=TENANT),
+    Panel("Waiting by tenant", "none", [("topk(10, sum by (tenant) (kvgate_tenant_queue_requests))", "{{tenant}}")],
+          "Requests in kvgate's queue. Many tenants: too little capacity. One: it is held back by its own share.",
+          stacked=True, link=TENANT),
+    Panel("Requests by tenant", "reqps", [("topk(10, sum by (tenant) (rate(kvgate_tenant_requests_total[5m])))", "{{tenant}}")],
+          "Ended, whatever the outcome; the ten largest.", stacked=True, link=TENANT),
     Panel("Refused for their own limit", "reqps", [
         ("sum by (tenant, gate) (rate(kvgate_tenant_refusals_total[5m]))", "{{tenant}} {{gate}}")],
           "A tenant that is refused here does not hurt others: that is what its limit is for.", link=TENANT),

@@ -68,14 +68,17 @@ async def keep_loading(upstream: HttpUpstream, urls: list[str], replicas: list[s
     shared = distinct_words(rng, 120)
 
     async def client(number: int) -> None:
+        refused = False
         for turn in itertools.count():
             words = f"{shared} {turn % 5}" if number % 2 else distinct_words(rng, 150)
             target, fields = chat("mock", words, max_tokens=60 + 20 * (number % 4), ignore_eos=True)
             headers = [(b"x-kvgate-tenant", TENANTS[number % 3].encode())]
             headers += [(b"x-class", b"batch")] if number % 4 == 0 else []
+            headers += [(b"x-stainless-retry-count", b"1")] if refused else []
             base = replicas[turn % 2] if number == 0 else urls[(number + turn) % 2]
             record = await send(upstream, base, replace(as_request(target, fields), headers=tuple(headers)))
-            if record.status != 200:
+            refused = record.status != 200
+            if refused:
                 await asyncio.sleep(0.1)  # what is refused at once would fill the processor
 
     async with asyncio.TaskGroup() as tasks:
