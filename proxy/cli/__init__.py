@@ -124,6 +124,12 @@ def _resume() -> CommandModule:
     return resume
 
 
+def _top() -> CommandModule:
+    from proxy.cli import top  # noqa: PLC0415
+
+    return top
+
+
 def _mock_vllm() -> CommandModule:
     from proxy.sim import mock_server  # noqa: PLC0415
 
@@ -189,6 +195,11 @@ COMMANDS = {
         _drain,
     ),
     "resume": Command("send requests to a drained replica again", "kvgate resume 10.0.0.5:8000 --all", _resume),
+    "top": Command(
+        "watch a proxy in the terminal: replicas, queue, and every decision with its reason",
+        "kvgate top http://127.0.0.1:8081",
+        _top,
+    ),
     "mock-vllm": Command(
         "serve vLLM's API from a model of its scheduler, without a GPU",
         "kvgate mock-vllm --port 8000",
