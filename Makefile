@@ -3,16 +3,18 @@
 # test     lint, types, floors and the default tests
 # test-redis  the tests against a real redis-server, which must be installed
 # test-fronts  the tests behind a real nginx, which must be installed, and a real Envoy and LiteLLM (sets them up: 900 MB, once)
+# test-deploy  what deploy/ ships against real helm, kubectl, schemas (sets them up: 250 MB, once) and systemd
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
 # test-observability  the tests with a real Prometheus and Chromium, which must be installed
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
+# render-kubernetes  bring the plain manifests into step with the chart
 # lint     ruff, mypy, import floors
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-redis test-fronts test-vllm test-observability bench-admission lint fix
+.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-admission render-kubernetes lint fix
 
 install: $(STAMP)
 
@@ -47,6 +49,14 @@ test-redis: $(STAMP)
 test-fronts: $(STAMP)
 	tests/integration/fronts/setup.sh
 	$(BIN)/python -m pytest -q -m fronts tests/integration/fronts
+
+test-deploy: $(STAMP)
+	tests/integration/deploy/setup.sh
+	$(BIN)/python -m pytest -q -m deploy tests/integration/deploy
+
+render-kubernetes:
+	tests/integration/deploy/setup.sh
+	$${KVGATE_KUBERNETES_HOME:-.kvgate/kubernetes}/bin/helm template kvgate deploy/kubernetes/chart >deploy/kubernetes/plain/kvgate.yaml
 
 test-vllm: $(STAMP)
 	tests/vllm/setup.sh
