@@ -56,7 +56,7 @@ test-deploy: $(STAMP)
 
 render-kubernetes:
 	tests/integration/deploy/setup.sh
-	$${KVGATE_KUBERNETES_HOME:-.kvgate/kubernetes}/bin/helm template kvgate deploy/kubernetes/chart >deploy/kubernetes/plain/kvgate.yaml
+	$${KVGATE_DEPLOY_HOME:-.kvgate/deploy}/bin/helm template kvgate deploy/kubernetes/chart >deploy/kubernetes/plain/kvgate.yaml
 
 test-vllm: $(STAMP)
 	tests/vllm/setup.sh

