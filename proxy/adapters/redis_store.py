@@ -15,6 +15,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from dataclasses import fields as fields_of
 from itertools import count
 from typing import Any
 
@@ -25,12 +26,14 @@ from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
 from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.shared_health import Notice
 from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 
 PERIOD_S = 600
 COMPLETIONS_KEPT = 5000  # about: enough to know the length classes of a day's traffic again
 COMPLETIONS_FIRST = 2000  # what a proxy reads that has just started
 COMPLETIONS_PER_BEAT = 1000
+CARD_FIELDS = tuple(one.name for one in fields_of(ProxyCard))
 
 
 class RedisStore:
@@ -188,8 +191,11 @@ def _entries(reply: Any, *, reverse: bool) -> dict[str, tuple[str, Completion]]:
 
 
 def _card(text: bytes) -> ProxyCard:
-    fields = json.loads(text)
-    return ProxyCard(**fields | {"clocks": tuple((priority, virtual) for priority, virtual in fields["clocks"])})
+    """A newer proxy's card may tell more than we know."""
+    told = json.loads(text)
+    fields = {name: told[name] for name in CARD_FIELDS if name in told}
+    clocks = tuple((priority, virtual) for priority, virtual in fields["clocks"])
+    return ProxyCard(**fields | {"clocks": clocks, "health": tuple(Notice(*one) for one in fields.get("health", ()))})
 
 
 def _accounts(reply: Any) -> dict[TenantKey, float]:

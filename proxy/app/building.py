@@ -25,6 +25,7 @@ from proxy.core.member import Member
 from proxy.core.policy import Policy, ReplicaPolicy, Scrape
 from proxy.core.replica import ReplicaFacts
 from proxy.core.retry_budget import RetryBudget
+from proxy.core.shared_health import SharedHealth
 from proxy.ports.replicas import ReplicaFeed
 from proxy.ports.store import ScrapeTurns, SharedStore
 from proxy.serving.attempts import Attempts
@@ -126,9 +127,18 @@ def _adopt(services: Services, counters: TokenizerLoader, upstream: HttpUpstream
     """Let the policy rule what was put together."""
     if services.exchange is not None:
         services.replicas.on_gone = services.exchange.replicas_gone
+        services.exchange.health = SharedHealth(services.outliers)
+        services.exchange.on_health = lambda replica: _look_at(services, replica)
     services.replicas.apply(services.policy.replicas)
     for follower in _followers(services, counters, upstream):
         services.live.follow(follower)
+
+
+def _look_at(services: Services, replica: str) -> None:
+    """Other proxies' word changed how it is used."""
+    watcher = services.watchers.get(replica)
+    if watcher is not None:
+        watcher.suspect()
 
 
 def _replica_set(

@@ -19,91 +19,27 @@ in a slow start: one that fails at once has the most room, would get every reque
 Panic. No replica is ejected if then more than ``eject_ratio_max`` of the replicas of one of its models were out, for whatever reason;
 if others go out meanwhile, the ejected ones are used again at once. So the last one is never ejected.
 
+Elsewhere. What other proxies saw is told through ``suspect`` and ``trust`` (``core.shared_health``). One that another proxy ejected is
+*suspected*: it starts slowly here too, ``SLOW_START_FAILURES_MAX`` failures in a row eject it, for as long as it was there. It is trusted
+again from the first request on that it answers, here or elsewhere. That ends an ejection early as well, but only the first in a row: who
+is failed again where others are served has a fault of its own way there, and goes by its own back-off.
+
 Fails: a replica that hangs without an error fails nothing until its requests time out; ``core.wedge`` and the watcher see that sooner.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 from math import inf
 
+from proxy.core.health_record import EjectReason, HealthRecord, SlowStart
 from proxy.core.policy_relay import Health
 
-WINDOW_S = 10.0
 SLOW_START_FAILURES_MAX = 2  # it has been bad just now; one failure may still be an accident
 PEERS_BETTER_RATIO = 0.5
 PAUSE_S = 1.0  # two looks at it, and one reroute a second is what any budget allows
 INCIDENT_S = 1.0  # a process that dies takes its connections with it in milliseconds
-RAMP_DOUBLINGS = 10.0  # from 1 to 1024: more than an engine runs at a time
 
 
-class EjectReason(StrEnum):
-    """Why a replica was ejected; a metric's label."""
-
-    CONSECUTIVE = "consecutive_failures"
-    RATIO = "failure_ratio"
-    SLOW_START = "failed_in_slow_start"
-
-
-@dataclass(frozen=True, slots=True)
-class SlowStart:
-    """A bound on the requests that a replica has at a time: none before ``since_s``, rising since, and gone after ``over_s``."""
-
-    since_s: float
-    over_s: float
-
-    def requests_max(self, now_s: float) -> float:
-        """So many at a time."""
-        elapsed_s = now_s - self.since_s
-        if elapsed_s < 0.0:
-            return 0.0
-        return inf if elapsed_s >= self.over_s else 2.0 ** (RAMP_DOUBLINGS * elapsed_s / self.over_s)
-
-    def closed(self, requests: int, now_s: float) -> bool:
-        """Whether one that has ``requests`` gets no further one."""
-        return requests + 1 > self.requests_max(now_s)
-
-
-@dataclass(slots=True)
-class _Record:
-    """What is known of one replica."""
-
-    models: tuple[str, ...] = ()
-    usable: bool = False  # by looking at it
-    ended: deque[tuple[float, bool]] = field(default_factory=deque)  # when, and whether it failed; of the window
-    failed: int = 0  # of those
-    in_a_row: int = 0
-    incident_s: float = -inf  # when the last failure that counts was met
-    answers: int = 0  # since it was taken in, or came back
-    ejected_until_s: float | None = None
-    ejected_s: float = 0.0  # for how long, the last time
-    returned_s: float = -inf
-    streak: int = 0  # ejections in a row
-    slow_start: SlowStart | None = None
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self.ended.clear()
-        self.failed = self.in_a_row = self.answers = 0
-
-    def note(self, now_s: float, *, failed: bool) -> None:
-        """A request ended."""
-        self.lapse(now_s)
-        self.ended.append((now_s, failed))
-        self.failed += failed
-        self.in_a_row = self.in_a_row + 1 if failed else 0
-        self.answers += not failed
-
-    def lapse(self, now_s: float) -> None:
-        """Forget what has left the window."""
-        while self.ended and self.ended[0][0] <= now_s - WINDOW_S:
-            self.failed -= self.ended.popleft()[1]
-
-    @property
-    def in_use(self) -> bool:
-        """Whether requests are sent there."""
-        return self.usable and self.ejected_until_s is None
+__all__ = ["EjectReason", "Outliers", "SlowStart"]
 
 
 class Outliers:
@@ -112,13 +48,13 @@ class Outliers:
     def __init__(self, policy: Health) -> None:
         self.policy = policy
         self.ejections: dict[str, dict[EjectReason, int]] = {}
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, HealthRecord] = {}
 
     # ---- what is seen
 
     def seen(self, name: str, models: Iterable[str], now_s: float, *, usable: bool, cold: bool = False) -> None:
         """A replica went to another phase. ``cold``: it was not reachable and is again, so it starts slowly, unless it has to do it all."""
-        record = self._records.setdefault(name, _Record())
+        record = self._records.setdefault(name, HealthRecord())
         record.models = tuple(models)
         if usable and not record.usable and cold and self._carried_by_others(record, now_s):
             record.forget()
@@ -136,6 +72,8 @@ class Outliers:
         if record is None:
             return
         record.note(now_s, failed=False)
+        record.answered_s = now_s
+        record.trust()
 
     def failed(self, name: str, now_s: float, sent_s: float = inf) -> EjectReason | None:
         """It failed a request that was sent at ``sent_s``; the reason when it is ejected for it."""
@@ -161,12 +99,57 @@ class Outliers:
         record = self._records.get(name)
         if record is None or record.ejected_until_s is None:
             return False
-        if now_s < record.ejected_until_s and not self._panics(record):
+        if now_s < record.ejected_until_s and not record.lifted and not self._panics(record):
             return False
-        record.ejected_until_s, record.returned_s = None, now_s
+        record.ejected_until_s, record.returned_s, record.lifted = None, now_s, False
         record.forget()
         record.slow_start = self._ramp(now_s) if self._carried_by_others(record, now_s) else None
         return True
+
+    # ---- what other proxies saw
+
+    def suspect(self, name: str, now_s: float, *, until_s: float, lasts_s: float, streak: int) -> bool:
+        """Another proxy ejected it for so long, the ``streak``-th time in a row; True when it is suspected here from now on."""
+        record = self._records.get(name)
+        if record is None or not record.in_use or until_s <= now_s or self._ramping(record, now_s):
+            return False
+        if not self._carried_by_others(record, now_s):
+            return False
+        record.suspected_until_s, record.news = until_s, True
+        record.slow_start = self._ramp(now_s)
+        # Its back-off goes on here: an ejection counts as the same one, not as one more.
+        record.streak, record.ejected_s, record.returned_s = max(record.streak, streak - 1), lasts_s, now_s
+        return True
+
+    def trust(self, name: str, answered_s: float) -> bool:
+        """Another proxy was answered by it then; True when that changes anything here."""
+        record = self._records.get(name)
+        if record is None:
+            return False
+        since_s = record.ejected_at_s
+        if since_s is not None and answered_s > since_s and record.streak == 1 and not record.lifted:
+            record.lifted = True
+            return True
+        return record.trust()
+
+    def news(self, name: str) -> bool:
+        """Whether it came to be suspected or trusted since last asked."""
+        record = self._records.get(name, HealthRecord())
+        told, record.news = record.news, False
+        return told
+
+    def ejections_now(self) -> list[tuple[str, float, float, int]]:
+        """Of each that is ejected: its name, since when, until when, and the how manieth time in a row."""
+        return [
+            (name, since_s, record.ejected_until_s, record.streak)
+            for name, record in self._records.items()
+            if record.ejected_until_s is not None and (since_s := record.ejected_at_s) is not None
+        ]
+
+    def answered_s(self, name: str) -> float:
+        """When it last answered a request; minus infinity: never."""
+        record = self._records.get(name)
+        return -inf if record is None else record.answered_s
 
     # ---- what is asked
 
@@ -186,42 +169,44 @@ class Outliers:
 
     # ---- rules
 
-    def _reason(self, record: _Record, now_s: float) -> EjectReason | None:
+    def _reason(self, record: HealthRecord, now_s: float) -> EjectReason | None:
         policy = self.policy
         if record.in_a_row >= policy.failures_max:
             return EjectReason.CONSECUTIVE
-        slow = record.slow_start is not None and record.slow_start.requests_max(now_s) < inf
-        if slow and record.in_a_row >= SLOW_START_FAILURES_MAX:
+        if record.in_a_row >= SLOW_START_FAILURES_MAX and now_s < record.suspected_until_s:
+            return EjectReason.ELSEWHERE
+        if record.in_a_row >= SLOW_START_FAILURES_MAX and self._ramping(record, now_s):
             return EjectReason.SLOW_START
         requests = len(record.ended)
         if requests >= policy.requests_min and record.failed >= policy.failure_ratio_max * requests:
             return EjectReason.RATIO
         return None
 
-    def _eject(self, record: _Record, now_s: float) -> None:
+    def _eject(self, record: HealthRecord, now_s: float) -> None:
         policy = self.policy
         if now_s - record.returned_s >= max(policy.slow_start_s, record.ejected_s) or record.answers >= policy.requests_min:
             record.streak = 0
         record.ejected_s = min(policy.eject_s_max, policy.eject_s * 2.0 ** min(record.streak, 64))
         record.streak += 1
         record.ejected_until_s, record.slow_start = now_s + record.ejected_s, None
+        record.suspected_until_s, record.lifted = -inf, False
 
-    def _pools(self, record: _Record) -> Iterator[list[_Record]]:
+    def _pools(self, record: HealthRecord) -> Iterator[list[HealthRecord]]:
         """By model, the replicas that serve it."""
         for model in record.models:
             yield [one for one in self._records.values() if model in one.models]
 
-    def _spared(self, record: _Record) -> bool:
+    def _spared(self, record: HealthRecord) -> bool:
         """Whether each of its pools can do without it."""
         pools = list(self._pools(record))
         most = self.policy.eject_ratio_max
         return bool(pools) and all(1 + sum(not one.in_use for one in pool) <= most * len(pool) for pool in pools)
 
-    def _panics(self, record: _Record) -> bool:
+    def _panics(self, record: HealthRecord) -> bool:
         """Whether one of its pools has too few left."""
         return any(sum(not one.in_use for one in pool) > self.policy.eject_ratio_max * len(pool) for pool in self._pools(record))
 
-    def _peers_better(self, record: _Record, now_s: float) -> bool:
+    def _peers_better(self, record: HealthRecord, now_s: float) -> bool:
         """Whether what it fails is served elsewhere."""
         requests = failed = 0
         for one in {id(one): one for pool in self._pools(record) for one in pool if one is not record}.values():
@@ -230,7 +215,7 @@ class Outliers:
         ours = record.failed / len(record.ended)
         return failed <= PEERS_BETTER_RATIO * ours * requests
 
-    def _carried_by_others(self, record: _Record, now_s: float) -> bool:
+    def _carried_by_others(self, record: HealthRecord, now_s: float) -> bool:
         """Whether others serve all its models, that are not coming back themselves."""
         pools = list(self._pools(record))
         return bool(pools) and all(
@@ -238,7 +223,7 @@ class Outliers:
         )
 
     @staticmethod
-    def _ramping(record: _Record, now_s: float) -> bool:
+    def _ramping(record: HealthRecord, now_s: float) -> bool:
         return record.slow_start is not None and record.slow_start.requests_max(now_s) < inf
 
     def _ramp(self, now_s: float) -> SlowStart | None:

@@ -13,6 +13,7 @@ from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
 from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.shared_health import Notice
 
 
 class StoreFault(StrEnum):
@@ -49,6 +50,7 @@ class ProxyCard:
     admin: str  # where its /admin is, as itself sees it
     clocks: tuple[tuple[int, float], ...] = ()  # of its queue, by priority (``core.exchange``)
     seen_s: float = 0.0  # when it said so, by the store's clock as it knew it
+    health: tuple[Notice, ...] = ()  # of replicas that fail requests (``core.shared_health``)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """What proxies tell each other beside the path of requests, once a beat: who is there and by which policy, the mode that rules, what
-tenants were charged, and how long outputs were (``core.exchange``).
+tenants were charged, and how long outputs were (``core.exchange``); which replicas fail requests (``core.shared_health``).
 
 A policy or version that differs is told in the log, in ``/ready`` and in a metric: proxies that treat requests differently are each right
 by their own file, and together are what nobody wrote. What was said by hand to all proxies is heard with every beat (``serving.override``).
@@ -12,17 +12,19 @@ Fails: while the store is out of touch the last answer stands. What others charg
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from proxy import __version__
 from proxy.core.exchange import TenantKey
+from proxy.core.health import Outliers
 from proxy.core.member import SCRAPE_LEASE_RATIO
 from proxy.core.override import Override
 from proxy.core.policy import Policy
 from proxy.core.policy_version import policy_version
+from proxy.core.shared_health import SharedHealth
 from proxy.ports import Clock
 from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 from proxy.serving.guard import Guard, InternalFaultError, Part
@@ -49,6 +51,8 @@ class Exchange:
     def __init__(self, sharing: Sharing, policy: Policy, admin: str, clock: Clock, guard: Guard, switches: Switches) -> None:
         self.digest = policy_version(policy)
         self.proxies: tuple[ProxyCard, ...] = ()
+        self.health = SharedHealth(Outliers(policy.health))
+        self.on_health: Callable[[str], None] = lambda _: None  # a replica of which the others' word changed something
         self.sharing = sharing
         self._policy = policy
         self._admin = admin
@@ -102,7 +106,9 @@ class Exchange:
         if not self._told.charges and not self._told.completions:
             self._told = replace(self._told, charges=ours.take_charges(), completions=ours.take_completions())
         clocks = tuple(ours.clocks().items())
-        card = ProxyCard(member.name, self.digest, __version__, gate.mode, self._admin, clocks, member.store_s(asked_s))
+        seen_s = member.store_s(asked_s)
+        notices = self.health.notices(seen_s - asked_s)
+        card = ProxyCard(member.name, self.digest, __version__, gate.mode, self._admin, clocks, seen_s, notices)
         beat, self._told = (
             replace(self._told, card=card, completions_seen=self._seen),
             replace(self._told, charges={}, completions=()),
@@ -133,6 +139,13 @@ class Exchange:
         self._accounts, self._period = dict(reply.accounts), reply.period
         self._guard.run_now(Part.LEARNING, partial(ours.completed, reply.completions, history=not self._seen))
         self._seen = reply.completions_seen
+
+    def _hear_health(self, ahead_s: float) -> None:
+        """What others found of replicas that fail requests."""
+        told = {card.proxy: card.health for card in self.proxies if card.health and card.proxy != self.sharing.member.name}
+        for replica in self.health.hear(told, ahead_s, self._clock.now_s()):
+            log.warning("replica.heard_of replica=%s by=%s", replica, ",".join(sorted(told)))
+            self.on_health(replica)
 
     def _count(self, names: set[str]) -> int:
         """How many may be there: whoever is not heard of counts for a lease more. After an outage each at first finds itself alone, and a
@@ -171,4 +184,5 @@ class Exchange:
             )
         self._differing = differing
         ahead_s = reply.store_s - self._clock.now_s()
+        self._guard.run_now(Part.STORE, partial(self._hear_health, ahead_s))
         self._switches.hear({said.subject: shifted(said, -ahead_s) for said in reply.overrides}, asked_s)

@@ -96,8 +96,8 @@ class Standing:
         return reason is not None or self.slow_start != before
 
     def returns(self) -> bool:
-        """Whether it was ejected and is used again from now on."""
+        """Whether it was ejected and is used again from now on, or another proxy's word changed how it is used."""
         if not self._outliers.returns(self.name, self._clock.now_s()):
-            return False
+            return self._outliers.news(self.name)
         log.warning("replica.returns replica=%s", self.name)
         return True

@@ -109,6 +109,20 @@ async def test_one_of_them_scrapes_each_replica_and_the_other_knows_as_much() ->
             assert all(age is not None and age < 1.0 for age in ages), ages
 
 
+async def test_a_replica_that_failed_one_of_them_starts_slowly_at_the_other_until_it_answers() -> None:
+    async with pool() as two:
+        one, other = (proxy.services for proxy in two.proxies)
+        name = next(iter(one.watchers))
+        gate = other.dispatcher.gate.fleet
+        for _ in range(one.policy.health.failures_max):
+            one.watchers[name].failed_request("a test says so", one.clock.now_s())
+        assert one.outliers.ejected(name)
+        await until(lambda: gate.books[name].slow_start is not None, "suspicion at the other")
+        other.watchers[name].answered_request()
+        await until(lambda: gate.books[name].slow_start is None, "trust at the other")
+        await until(lambda: not one.outliers.ejected(name), "an end of the ejection")
+
+
 @pytest.mark.parametrize("act", ["restart", "flush", "script_flush"])
 async def test_under_load_no_request_fails_and_all_is_shared_again_soon(act: str) -> None:
     async with pool() as two:

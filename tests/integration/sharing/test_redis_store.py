@@ -1,6 +1,7 @@
 """The store's port on a real redis-server: what it exchanges, what it may do without, and what each way of failing is called."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -8,23 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
+from proxy.adapters.clock import SystemClock
 from proxy.adapters.redis_link import PATIENCE_S_MIN
 from proxy.adapters.redis_store import RedisStore
 from proxy.config.redis_url import store_address
 from proxy.core.exchange import Completion
 from proxy.core.override import Override
 from proxy.core.shared import Answer, Head, Rank, RewriteAsk
+from proxy.core.shared_health import Notice
 from proxy.ports.store import Beat, ProxyCard, StoreError, StoreFault
 from tests.integration.serving.harness import until
+from tests.support.local_store import LocalStore
 from tests.support.redis_server import RedisServer, free_port, redis_server
 from tests.support.shared_rows import ENDS, ask, blocks_row, record
 
 pytestmark = pytest.mark.redis
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "README.md"
+EJECTED = Notice("r0", 5.25, 7.25, 1)
 TIMEOUT_S = 1.0  # the machine of a test may be busy
-CARD = ProxyCard("a", "digest", "0.1", "enforce", "http://a", ((0, 2.5),), 1000.0)
+CARD = ProxyCard("a", "digest", "0.1", "enforce", "http://a", ((0, 2.5),), 1000.0, (EJECTED, Notice("r1", answered_s=7.5)))
 DONE = Completion("r0", ("m", "default", False, 3, -1), 15.0, True, 100, 15.0, True, False)
 
 
@@ -219,3 +225,18 @@ async def test_one_that_was_restarted_is_used_again() -> None:
             assert error.value.fault is StoreFault.CONNECTION
             server.start()
             await use(store)
+
+
+async def test_cards_come_back_as_from_the_store_in_memory_even_those_of_a_newer_version() -> None:
+    with redis_server() as server:
+        async with store_at(server.url) as store, redis.asyncio.from_url(server.url) as client:
+            clock = SystemClock()
+            for one in (store, LocalStore(clock, lease_s=3.0)):
+                card = replace(CARD, seen_s=await one.time_s())
+                assert (await one.exchange(Beat(card))).proxies == (card,)
+            (key,) = [key async for key in client.scan_iter("kvgate:*:proxies")]
+            newer = json.loads(await client.hget(key, "a")) | {"proxy": "b", "said_since": 7}
+            del newer["health"]
+            await client.hset(key, "b", json.dumps(newer))
+            mine = replace(CARD, seen_s=await store.time_s())
+            assert [one.health for one in (await store.exchange(Beat(mine))).proxies] == [CARD.health, ()]

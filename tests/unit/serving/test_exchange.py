@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from proxy.core.events import Arrive, Finished
+from proxy.core.health import Outliers
 from proxy.core.outcome import Mode, Outcome
 from proxy.core.override import Override
 from proxy.core.policy import Policy
+from proxy.core.shared_health import SharedHealth
 from proxy.ports.store import StoreError, StoreFault
 from tests.support.builders import FakeClock, demand, policy
 from tests.support.local_store import LocalStore
@@ -139,3 +141,42 @@ async def test_a_request_that_nobody_asked_the_store_for_is_told_too(pool: Pool)
     a.dispatcher.feed(Finished("q0", Outcome.COMPLETED, 15, natural=True))
     await a.exchange.beat()
     assert [completion.output_tokens for _, completion in pool.store.completions] == [15.0]
+
+
+async def test_a_replica_that_one_ejected_is_suspected_by_all_until_it_answers_anybody(pool: Pool) -> None:
+    proxies = [pool.proxy(name) for name in "abc"]
+    seen: list[tuple[str, str]] = []
+    outliers = []
+    for proxy, name in zip(proxies, "abc", strict=True):
+        found = Outliers(policy().health)
+        for replica in ("r0", "r1"):
+            found.seen(replica, ("m",), pool.clock.now_s(), usable=True)
+        proxy.exchange.health = SharedHealth(found)
+        proxy.exchange.on_health = lambda replica, name=name: seen.append((name, replica))  # type: ignore[misc]
+        outliers.append(found)
+
+    async def beats() -> None:
+        for proxy in proxies:
+            pool.clock.advance(0.01)
+            await proxy.exchange.beat()
+
+    a, b, c = outliers
+    await beats()
+    while not a.ejected("r0"):
+        a.failed("r0", pool.clock.now_s())
+    await beats()
+    await beats()
+    assert seen == [("b", "r0"), ("c", "r0")], "once each, however often it is told"
+    assert b.slow_start_of("r0", pool.clock.now_s()) is not None
+    pool.clock.advance(0.01)
+    b.answered("r0", pool.clock.now_s())
+    assert b.slow_start_of("r0", pool.clock.now_s()) is None
+    await beats()
+    await beats()
+    assert sorted(seen[2:]) == [("a", "r0"), ("c", "r0")]
+    assert c.slow_start_of("r0", pool.clock.now_s()) is None
+    assert a.returns("r0", pool.clock.now_s())
+    await beats()
+    await beats()
+    assert not any(proxy.exchange.health.notices(0.0) for proxy in proxies)
+    assert not any(proxy.faults for proxy in proxies)
