@@ -15,6 +15,7 @@ from proxy.adapters.chat_messages import (
     normalise_tools,
 )
 from proxy.adapters.chat_template import ChatTemplateError
+from proxy.adapters.segment_cache import ID_BYTES
 from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.ports import PromptTooLongError
 from proxy.wire.body_fields import template_kwargs
@@ -29,6 +30,15 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")  # that Anthropic's API kno
 
 # What text from outside can raise in the tokenizer (lone surrogates), and ids out of range in packing.
 _ENCODE_ERRORS = (UnicodeError, TypeError, ValueError, OverflowError)
+
+
+# Bound of what a template adds; a template that adds more than half of it to a probe is not trusted with it.
+TEMPLATE_TOKENS_MAX = 512
+MESSAGE_TOKENS_MAX = 64
+# A template may write anything but plain text as JSON once more: quotes and line ends take two bytes then, and indentation more.
+JSON_EXPANSION = 4
+_PROBE_TEXT = "Hi"
+_PROBE_ROLES = (("user",), ("system", "user"), ("system", *("user", "assistant") * 8, "user"))
 
 
 def has_only_ids(call: Call) -> bool:
@@ -52,6 +62,11 @@ def _brings_template(chat: ChatPrompt) -> bool:
     return chat.chat_template is not None or chat.template_kwargs.get("chat_template") is not None
 
 
+def _is_plain(message: dict[str, object]) -> bool:
+    """Whether a template has nothing to write of it but its text."""
+    return all(isinstance(value, str) for value in message.values())
+
+
 class LocalCounter:
     """Counts with one loaded tokenizer. Safe from several threads."""
 
@@ -70,6 +85,34 @@ class LocalCounter:
         if not call.chats:
             return True
         return self._source.chat_refusal is None and not any(_brings_template(chat) for chat in call.chats)
+
+    def bound_tokens(self, call: Call) -> int | None:
+        """A bound of the tokens of the call's one prompt, from its bytes; None where there is none. Never counts."""
+        if not self.can_count(call) or len(call.chats) + len(call.prompts) != 1 or call.truncate_prompt_tokens is not None:
+            return None
+        if not self._bytes_bound or call.previous_response_id is not None:
+            return None
+        chat = call.chat
+        if chat is None:
+            return None if isinstance(call.prompts[0], tuple) else call.prompt_bytes + TEMPLATE_TOKENS_MAX
+        plain = chat.tools is None and chat.documents is None and all(map(_is_plain, chat.messages))
+        text = call.prompt_bytes * (1 if plain else JSON_EXPANSION)
+        return text + TEMPLATE_TOKENS_MAX + MESSAGE_TOKENS_MAX * len(chat.messages)
+
+    @cached_property
+    def _bytes_bound(self) -> bool:
+        """Whether tokens are no more than bytes here, with what a template adds: shown on probes."""
+        if not self._source.encoder.bytes_bound:
+            return False
+        for roles in _PROBE_ROLES if self._source.chat_refusal is None else ():
+            messages = tuple({"role": role, "content": _PROBE_TEXT} for role in roles)
+            try:
+                tokens = len(self._encode(self._render(ChatPrompt(messages)), True, None)) // ID_BYTES
+            except (ChatTemplateError, UnusualMessageError, LocalCountError):
+                continue  # it takes no such conversation
+            if tokens > (TEMPLATE_TOKENS_MAX + MESSAGE_TOKENS_MAX * len(messages)) // 2:
+                return False
+        return True
 
     def encode(self, call: Call, context_tokens_max: int | None) -> list[bytes]:
         """Packed 32-bit ids per prompt. Raises LocalCountError; PromptTooLongError when a text cannot fit the context whatever it says.

@@ -45,6 +45,10 @@ class ModelCounters:
         """Count with the call's model's tokenizer. Raises PromptTooLongError."""
         return await self._pool(call.model).count(call, block_size=block_size, context_tokens_max=context_tokens_max)
 
+    def expect(self, call: Call, bound_tokens_max: int) -> PromptCount | None:
+        """What the call's model's counter expects, uncounted."""
+        return self._pool(call.model).expect(call, bound_tokens_max)
+
     def learn(self, call: Call, count: PromptCount, prompt_tokens: int) -> None:
         """Hand the engine's count to the pool that counted."""
         self._pool(call.model).learn(call, count, prompt_tokens)

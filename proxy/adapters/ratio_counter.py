@@ -35,16 +35,24 @@ KEYS_MAX = 512
 class _HighQuantile:
     """The 95th percentile of the latest samples, ``first`` until there are enough."""
 
-    __slots__ = ("_first", "_samples", "_value")
+    __slots__ = ("_first", "_samples", "_sum", "_value")
 
     def __init__(self, first: float) -> None:
         self._first = first
         self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
+        self._sum = 0.0
         self._value: float | None = None
 
     def add(self, sample: float) -> None:
+        if len(self._samples) == SAMPLES_MAX:
+            self._sum -= self._samples[0]
         self._samples.append(sample)
+        self._sum += sample
         self._value = None
+
+    def mean(self) -> float | None:
+        """None until there are enough."""
+        return self._sum / len(self._samples) if len(self._samples) >= SAMPLES_MIN else None
 
     def value(self) -> float:
         if len(self._samples) < SAMPLES_MIN:
@@ -74,6 +82,12 @@ class RatioCounter:
             sizes += [self._prompt(call, prompt) for prompt in call.prompts]
         limit = math.inf if context_tokens_max is None else max(1, context_tokens_max)
         return tuple(PromptPart(int(min(max(1, math.ceil(size)), limit))) for size in sizes) or (PromptPart(1),)
+
+    def expected(self, call: Call) -> int | None:
+        """Tokens that so many bytes of text had on average: no safe guess, but the likeliest. None until enough were seen."""
+        found = self._quantiles.get((call.model, call.kind, "text"))
+        mean = None if found is None else found.mean()
+        return None if mean is None else max(1, round(mean * call.prompt_bytes) + _message_tokens(call))
 
     def learn(self, call: Call, prompt_tokens: int) -> None:
         """Take in the engine's count over all prompts of ``call``."""

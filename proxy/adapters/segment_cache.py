@@ -5,7 +5,7 @@ Special tokens are split off before anything else looks at the text, so each str
 
 This holds where no normalizer or pre-tokenizer looks across a segment's edge (byte-level BPE); where it does (a prefix space put at
 the start of the text), it does not. ``SegmentEncoder`` proves it at start on probe texts, by comparing with the text encoded whole,
-and encodes whole ever after where it fails.
+and encodes whole ever after where it fails. As well it looks whether bytes bound tokens from above (``bytes_bound``).
 """
 
 import re
@@ -36,6 +36,8 @@ PROBES = (
     "assistant\n",
     "'s 're it's",
 )
+# What compatibility forms write out: three bytes that become up to eighteen characters.
+EXPANDING = ("\ufdfa" * 8, "\ufdfb" * 8, "㍿㌀㋿" * 4, "ﬃ…⑴½" * 4, "\u0390\u1f82\u01c4" * 4)
 
 
 class SegmentEncoder:
@@ -49,6 +51,7 @@ class SegmentEncoder:
         self._cache_bytes = 0
         self._lock = threading.Lock()
         self._special_ids, self._cut = _plain_specials(tokenizer)
+        self.bytes_bound = self._is_bounded()
         self.splits = cache_bytes_max > 0 and self._cut is not None and self._proves()
 
     @property
@@ -98,6 +101,12 @@ class SegmentEncoder:
             while self._cache_bytes > self._cache_bytes_max:
                 text, ids = self._cache.popitem(last=False)
                 self._cache_bytes -= _cost(text, ids)
+
+    def _is_bounded(self) -> bool:
+        """Whether no probe has more tokens than bytes: a normalizer could write some characters out."""
+        probes = [*PROBES, *EXPANDING]
+        encoded = self._encode_all(probes)
+        return all(len(ids) // ID_BYTES <= len(probe.encode()) + 2 for probe, ids in zip(probes, encoded, strict=True))
 
     def _proves(self) -> bool:
         """Whether cutting gives the ids of the whole on the probes, between, before and after special tokens."""

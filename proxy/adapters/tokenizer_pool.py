@@ -84,6 +84,18 @@ class TokenizerPool:
         self.counted_by_source[result.source] += 1
         return result
 
+    def expect(self, call: Call, bound_tokens_max: int) -> PromptCount | None:
+        """The length that so many bytes have had, where the bound they set is known and within ``bound_tokens_max``."""
+        bound = None if self._local is None else self._local.bound_tokens(call)
+        if bound is None or bound > bound_tokens_max:
+            return None
+        tokens = self._ratio.expected(call)
+        if tokens is None:
+            return None
+        self.counted_by_source[CountSource.BOUND] += 1
+        tokens = min(tokens, bound)
+        return PromptCount((PromptPart(tokens),), CountSource.BOUND, bound - tokens)
+
     def learn(self, call: Call, count: PromptCount, prompt_tokens: int) -> None:
         """Compare with the engine's usage over all prompts, and teach the ratio."""
         if prompt_tokens < 1:

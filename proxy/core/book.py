@@ -227,7 +227,7 @@ class Book(Measurement):
         held = self.ledger.held_at_start(self.ledger.leases.get(lease_id))
         lease = self.ledger.remove(lease_id, now_s)
         if lease is not None:
-            self.saturation.targets.remove(lease)
+            self.saturation.targets.remove(lease, now_s)
             self._peaks_at(self._peak_blocks - held)
 
     # ---- what the engine says

@@ -15,7 +15,7 @@ class CountSource(StrEnum):
     EXACT = "exact"  # counted here with the model's own tokenizer and template
     REMOTE = "remote"  # the replica's /tokenize
     RATIO = "ratio"  # learned bytes per token with a safety factor
-    BOUND = "bound"  # an upper bound from the byte length; not counted at all
+    BOUND = "bound"  # not counted: the bound that its bytes set was too small to matter (``core.plenty``)
 
 
 @dataclass(frozen=True, slots=True)

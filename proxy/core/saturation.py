@@ -8,9 +8,10 @@ scrapes, while requests wait that were not just sent, with room in KV and in the
 ``CEILING_LIFE_S`` so that a wrong one does not stay. Sequences of others count; n takes n.
 *Engine queue.* Whoever waits inside goes first: of ours those sent longer ago than their prefill should take, of the others' (and our own
 preempted) the part that our share of the sequences makes. The replica takes nobody until as many of ours have ended.
-*Prefill.* The backlog stays below ``BACKLOG_STEPS`` steps' token budget (learned), and below half the least TTFT target of those on the
-replica; one request is always let through. One with a TTFT target of its own goes only where its forecast holds; where its own prefill
-alone takes longer, or the target has passed, waiting cannot help and the target is left out.
+*Prefill.* The backlog stays below ``BACKLOG_STEPS`` steps' token budget (learned), or below what ``BACKLOG_S`` suffice for at the rate
+that the engine is seen to prefill at, where that is more (at most ``BACKLOG_TOKENS_AT_ONCE``); and below half the least TTFT target of
+those on the replica; one request is always let through. One with a TTFT target of its own goes only where its forecast holds; where its
+own prefill alone takes longer, or the target has passed, waiting cannot help and the target is left out.
 *TPOT.* The outlook of the step time (``core.step_time``) with the candidate stays below the least TPOT target among it and those running.
 Targets below what a sequence alone would see are left out: no admission could meet them.
 
@@ -31,6 +32,8 @@ from proxy.core.units import blocks_for_tokens
 from proxy.core.wedge import Wedge
 
 BACKLOG_STEPS = 4.0  # enough that no step starves between two looks at the queue
+BACKLOG_S = 0.1  # or so long at the rate it is seen to prefill at, if that is more: two or three steps of a large model
+BACKLOG_TOKENS_AT_ONCE = 65_536.0  # that much at the most: a cache may have made it fast
 TTFT_BACKLOG_SHARE = 0.5  # of the least target: room for whoever has that target and comes next
 BUDGET_SPARE_RATIO = 0.8
 CEILING_LIFE_S = 60.0
@@ -193,6 +196,8 @@ class Saturation:
     def backlog_tokens_max(self) -> float:
         """Bound of the backlog in tokens."""
         bound = BACKLOG_STEPS * self.step_time.token_budget
+        at_once = min(BACKLOG_TOKENS_AT_ONCE, BACKLOG_S * self.targets.prefill_tokens_per_s)
+        bound = max(bound, at_once)
         budget, full_s = self.step_time.token_budget, self.step_s(self.step_time.token_budget)
         if self.targets.ttft_s_min < inf and full_s > 0.0:
             bound = min(bound, TTFT_BACKLOG_SHARE * self.targets.ttft_s_min / full_s * budget)

@@ -4,6 +4,8 @@
 *Prefill backlog.* Prompt tokens sent and not known to be prefilled, less those expected in the prefix cache. The engine serves first come
 first served, so of the oldest the part is taken off that the time since the one before it was placed has sufficed for. Cost: O(requests
 not yet placed), which the backlog's bound keeps few.
+*Prefill rate.* Of a request whose first token was seen, or whose answer came, ``T`` after it was sent with ``ahead`` tokens before it and
+its own, the engine has prefilled at least ``ahead / T`` tokens a second: the mean over the last ``RATES_KEPT`` or so is a lower bound.
 *Outlook.* Prefill tokens per step of a population that is replaced as it ends: the sum of prompt tokens / forecast output tokens.
 
 Fails: a lease whose answer is not streamed counts as backlog until the engine's running count has room for it.
@@ -14,6 +16,9 @@ from math import inf
 
 from proxy.core.demand import Demand
 from proxy.core.ledger import Lease
+
+RATES_KEPT = 16.0
+PREFILL_S_MIN = 1e-4  # nothing is seen to be faster
 
 
 class Targets:
@@ -27,6 +32,9 @@ class Targets:
         self._ttft_s: Counter[float] = Counter()
         self._tpot_s: Counter[float] = Counter()
         self._unplaced: dict[str, Lease] = {}
+        self._ahead_tokens: dict[str, int] = {}  # of the unplaced, with their own, when they were sent
+        self._sent_tokens = 0  # over the unplaced, less what is cached
+        self.prefill_tokens_per_s = 0.0
         self._front_s = -inf  # when the oldest of them came to the front
 
     def add(self, lease: Lease) -> None:
@@ -41,8 +49,10 @@ class Targets:
         self._output_tokens += lease.output_tokens_forecast
         if not lease.placed:
             self._unplaced[lease.lease_id] = lease
+            self._sent_tokens += demand.prompt_tokens - lease.cached_tokens
+            self._ahead_tokens[lease.lease_id] = self._sent_tokens
 
-    def remove(self, lease: Lease) -> None:
+    def remove(self, lease: Lease, now_s: float) -> None:
         """A lease ended."""
         demand = lease.demand
         for counts, target_s in ((self._ttft_s, demand.ttft_s), (self._tpot_s, demand.tpot_s)):
@@ -56,14 +66,26 @@ class Targets:
         else:
             self.prefill_outlook -= prefill_per_step(demand, lease.output_tokens_forecast)
             self._output_tokens -= lease.output_tokens_forecast
-        self._unplaced.pop(lease.lease_id, None)
+        if lease.lease_id in self._unplaced:
+            self._leaves_backlog(lease, now_s if lease.output_tokens else None)
         self.sequences_ended += demand.sequences
+
+    def _leaves_backlog(self, lease: Lease, prefilled_s: float | None) -> None:
+        """It is prefilled, since ``prefilled_s`` at the latest; None: it ended before."""
+        del self._unplaced[lease.lease_id]
+        self._sent_tokens -= lease.demand.prompt_tokens - lease.cached_tokens
+        ahead_tokens = self._ahead_tokens.pop(lease.lease_id)
+        if prefilled_s is not None:
+            rate = ahead_tokens / max(PREFILL_S_MIN, prefilled_s - lease.sent_s)
+            self.prefill_tokens_per_s += (rate - self.prefill_tokens_per_s) / RATES_KEPT
 
     def clear(self) -> None:
         """A new engine epoch."""
         self._ttft_s.clear()
         self._tpot_s.clear()
         self._unplaced.clear()
+        self._ahead_tokens.clear()
+        self._sent_tokens = 0
         self._leases, self._output_tokens, self.prefill_outlook, self._front_s = 0, 0.0, 0.0, -inf
 
     @property
@@ -92,9 +114,9 @@ class Targets:
 
     def unplaced(self, now_s: float) -> list[Lease]:
         """Leases not known to be placed, in the order of sending."""
-        placed = [lease_id for lease_id, lease in self._unplaced.items() if lease.placed]
-        for lease_id in placed:
-            del self._unplaced[lease_id]
+        placed = [lease for lease in self._unplaced.values() if lease.placed]
+        for lease in placed:
+            self._leaves_backlog(lease, lease.placed_s if lease.placed_s > lease.sent_s else None)
             self._front_s = now_s
         return list(self._unplaced.values())
 
@@ -106,7 +128,7 @@ class Targets:
         oldest = unplaced[0]
         since_s = max(0.0, now_s - max(oldest.sent_s, self._front_s))
         done = min(oldest.demand.prompt_tokens - oldest.cached_tokens - 1.0, since_s * tokens_per_s)
-        return sum(lease.demand.prompt_tokens - lease.cached_tokens for lease in unplaced) - max(0.0, done)
+        return self._sent_tokens - max(0.0, done)
 
 
 def prefill_per_step(demand: Demand, output_tokens: float) -> float:

@@ -31,10 +31,14 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """Token counts of a call's prompts, one part per prompt, and how they were found."""
+    """Token counts of a call's prompts, one part per prompt, and how they were found.
+
+    ``slack_tokens``: by how much its bound exceeds what is expected of a prompt that was not counted.
+    """
 
     parts: tuple[PromptPart, ...]
     source: CountSource
+    slack_tokens: int = 0
 
 
 class PromptTooLongError(Exception):
@@ -68,6 +72,13 @@ class TokenCounter(Protocol):
         """Count every prompt of ``call``; blocks of ``block_size`` are hashed. Never counts zero for a failure.
 
         Raises PromptTooLongError when the prompt is certain to exceed ``context_tokens_max``.
+        """
+        ...
+
+    def expect(self, call: Call, bound_tokens_max: int) -> PromptCount | None:
+        """What to expect of the call's one prompt without counting it.
+
+        None where that is not known, or the bound that its bytes set may be above ``bound_tokens_max``.
         """
         ...
 

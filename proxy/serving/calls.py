@@ -66,6 +66,7 @@ class Calls:
             course.considered, course.outcome = gone.considered, Outcome.CANCELLED
         finally:
             services.decisions.left(course)
+            services.uncounted.ended(course.counted)
             services.finished(course.record(services.clock.now_s()))
 
     # ---- the ordinary way
@@ -77,6 +78,8 @@ class Calls:
         if not books:
             await self._no_book(course, receive, send)
             return
+        services.uncounted.ended(course.counted)  # of a try before this one
+        course.counted = None
         try:
             counted = await guard.run(Part.TOKENIZER, count(services, intake, books), EXPECTED)
         except PromptTooLongError as error:

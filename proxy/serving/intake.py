@@ -139,7 +139,10 @@ def sized(services: Services, intake: Intake, counted: PromptCount) -> Intake:
 
 
 async def count(services: Services, intake: Intake, books: list[Book]) -> PromptCount:
-    """Count the prompt as the engine will. Raises PromptTooLongError."""
+    """Count the prompt as the engine will, where its exact length can matter. Raises PromptTooLongError."""
+    expected = None if services.policy.sizes_matter else services.uncounted.take(intake.call, books)
+    if expected is not None:
+        return expected
     context = max((book.spec.context_tokens_max for book in books), default=None)
     block_size = books[0].spec.block_size if books else 16
     return await services.counter.count(intake.call, block_size=block_size, context_tokens_max=context)

@@ -52,6 +52,7 @@ class Tap:
         keepers, clock = self._services.keepers, self._services.clock
         before = {name: book.feedback.preemptions_total for name, book in self._books().items()}
         keepers.append(self.keep)
+        self._services.uncounted.exact_for += 1  # lengths and blocks are what a recording is for
         try:
             yield _line(self._head())
             while not self._over(clock.now_s() - self._begun_s):
@@ -66,6 +67,7 @@ class Tap:
             yield _line(RecordingEnd(self._requests, self._engines(before), self._dropped))
         finally:
             keepers.remove(self.keep)
+            self._services.uncounted.exact_for -= 1
 
     def keep(self, record: RequestRecord) -> None:
         """One request ended."""

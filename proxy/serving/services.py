@@ -28,6 +28,7 @@ from proxy.serving.ranks import server_of
 from proxy.serving.replica_set import ReplicaSet
 from proxy.serving.request_ids import RequestIds
 from proxy.serving.stored_responses import StoredResponses
+from proxy.serving.uncounted import Uncounted
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import Answer, ErrorShape, answer, way_headers
 
@@ -69,6 +70,10 @@ class Services:
     access: AdminAccess = field(default_factory=AdminAccess)
     stored: StoredResponses = field(default_factory=StoredResponses)
     exchange: Exchange | None = None  # with the other proxies; None: there are none
+    uncounted: Uncounted = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uncounted = Uncounted(self.dispatcher.gate, self.counter)
 
     @property
     def brief(self) -> bool:

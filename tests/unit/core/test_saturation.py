@@ -4,7 +4,7 @@ import pytest
 
 from proxy.core.book import Book
 from proxy.core.replica import EngineSample
-from proxy.core.saturation import CEILING_LIFE_S, FRESH_S, WAITING_SAMPLES, Binding
+from proxy.core.saturation import BACKLOG_S, BACKLOG_TOKENS_AT_ONCE, CEILING_LIFE_S, FRESH_S, WAITING_SAMPLES, Binding
 from proxy.core.step_time import TOKEN_BUDGET_START
 from proxy.core.step_watch import KV_SPARE_RATIO
 from tests.support.builders import book, demand, engine_sample, scrape
@@ -252,3 +252,15 @@ def test_windows_come_from_streams_and_counters_alike() -> None:
             here.observe(scrape("r0", 0.5 * index, engine_sample(usage=0.1, running=10, generated=250.0 * index)), 0.5 * index)
         step_s = here.saturation.step_time.step_s(sequences=10.0, kv_tokens=0.1 * 100_000 * 16)
         assert step_s == pytest.approx(0.02, rel=0.02), streams
+
+
+def test_what_the_engine_prefills_in_no_time_is_no_backlog() -> None:
+    replica = book(usable=100_000)
+    limits = replica.saturation
+    slow = limits.backlog_tokens_max()
+    limits.targets.prefill_tokens_per_s = slow  # in a second: a tenth of it in a tenth
+    assert limits.backlog_tokens_max() == slow
+    limits.targets.prefill_tokens_per_s = 40.0 * slow
+    assert limits.backlog_tokens_max() == pytest.approx(BACKLOG_S * 40.0 * slow)
+    limits.targets.prefill_tokens_per_s = 1e9
+    assert limits.backlog_tokens_max() == BACKLOG_TOKENS_AT_ONCE

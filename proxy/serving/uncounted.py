@@ -1,0 +1,46 @@
+"""Lets prompts go uncounted while their exact length cannot matter (``core.plenty``): the idle proxy adds only the relay.
+
+They go with the length that the engine's usage has taught to expect of so many bytes. Every ``COUNTED_EVERY``-th is counted all the same,
+so that counts go on being compared with the engine's. ``slack_tokens``: by how much the bounds of those in flight exceed what is expected.
+"""
+
+from proxy.core.book import Book
+from proxy.core.gate import Gate
+from proxy.core.plenty import bound_tokens_max
+from proxy.ports import PromptCount, TokenCounter
+from proxy.wire.call import Call
+
+COUNTED_EVERY = 32  # 3 % of the work; a template that has drifted shows within some dozen requests
+
+
+class Uncounted:
+    """Those in flight. What ``take`` gives is to be given back with ``ended``."""
+
+    def __init__(self, gate: Gate, counter: TokenCounter) -> None:
+        self.slack_tokens = 0
+        self.exact_for = 0  # whoever wants every count exact: recordings under way
+        self._gate = gate
+        self._counter = counter
+        self._turn = 0
+
+    def __repr__(self) -> str:
+        """State for people and tests: slack 0 when idle."""
+        return f"<Uncounted slack_tokens={self.slack_tokens}>"
+
+    def take(self, call: Call, books: list[Book]) -> PromptCount | None:
+        """What to expect of a prompt that need not be counted; None: count it."""
+        if self.exact_for:
+            return None
+        tokens_max = bound_tokens_max(self._gate, books, self.slack_tokens)
+        if tokens_max <= 0:
+            return None
+        self._turn = (self._turn + 1) % COUNTED_EVERY
+        expected = self._counter.expect(call, tokens_max) if self._turn else None
+        if expected is not None:
+            self.slack_tokens += expected.slack_tokens
+        return expected
+
+    def ended(self, counted: PromptCount | None) -> None:
+        """The request is over, or is to be counted anew."""
+        if counted is not None:
+            self.slack_tokens -= counted.slack_tokens
