@@ -1,10 +1,9 @@
-"""Metrics and the log line of every finished request.
+"""Metrics of finished requests, of faults and of the process.
 
 Counters and histograms move as requests end; everything that is a state is read when somebody asks (``ports.ProcessState``). Labels come
 from closed lists, from the policy's classes, or from the configured replicas. Every name stands in ``deploy/README.md``; a test holds it.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
@@ -28,11 +27,9 @@ from proxy.wire.connection_faults import ConnectionFault
 STORE_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 LAG_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
-log = logging.getLogger("kvgate.request")
-
 
 class PrometheusTelemetry:
-    """``ports.Telemetry`` over prometheus-client and logging."""
+    """``ports.Telemetry`` over prometheus-client."""
 
     content_type = CONTENT_TYPE_LATEST.encode()
 
@@ -56,11 +53,9 @@ class PrometheusTelemetry:
         )
 
     def request_finished(self, record: RequestRecord) -> None:
-        """Count it, and write its line."""
+        """Count it."""
         self._finished.request_finished(record)
         self._tenants.request_finished(record)
-        if log.isEnabledFor(logging.INFO):
-            log.info("request.finished %s", _line(record))
 
     def show_parts(self, parts: Iterable[str]) -> None:
         """Show their faults from the start, as zero, so that an increase over the first one is seen."""
@@ -111,26 +106,3 @@ class PrometheusTelemetry:
         yield from self._tenants.state(state.tenants)
         if state.store is not None:
             yield from store_metrics(state.store)
-
-
-def _line(record: RequestRecord) -> str:
-    """Key=value pairs, times to a tenth of a millisecond, nothing that is not known."""
-    pairs = (
-        ("id", record.request_id), ("route", record.route), ("outcome", record.outcome), ("gate", record.gate),
-        ("class", record.traffic_class), ("tenant", record.tenant), ("model", record.model), ("replica", record.replica),
-        ("status", record.status), ("wait_s", _s(record.queue_wait_s)), ("ttft_s", _s(record.ttft_s)), ("tpot_s", _s(record.tpot_s)),
-        ("total_s", _s(record.total_s)), ("prompt_tokens", record.prompt_tokens), ("prompt_tokens_engine", record.prompt_tokens_reported),
-        ("output_tokens", record.output_tokens), ("output_forecast", _s(record.output_tokens_forecast)),
-        ("counted", record.count_source), ("reroutes", record.reroutes or None),
-    )  # fmt: skip
-    return " ".join(f"{key}={_word(value)}" for key, value in pairs if value is not None)
-
-
-def _s(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4f}"
-
-
-def _word(value: object) -> str:
-    """Client-chosen text stays one word on one line."""
-    text = str(value)
-    return text if text.isprintable() and " " not in text and text else repr(text)

@@ -17,13 +17,14 @@ from proxy.adapters.clock import SystemClock
 from proxy.adapters.file_watch import FileWatch
 from proxy.adapters.http_protocol import ConnectionRules
 from proxy.adapters.kv_events import KvEventsUnavailableError
+from proxy.adapters.log_output import open_log
 from proxy.adapters.loop_lag import LoopLag
 from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.adapters.worker_processes import Workers
 from proxy.app.building import build_services, usable
 from proxy.app.replicas import check_replica
 from proxy.config.redis_url import StoreAddress
-from proxy.config.settings import ServeSettings, SettingsError, effective_policy, policy_file
+from proxy.config.settings import LogFormat, ServeSettings, SettingsError, effective_policy, policy_file
 from proxy.core.policy import Policy, Store
 from proxy.ports.store import SharedStore
 from proxy.serving.access import AdminAccess
@@ -44,10 +45,8 @@ def run_serve(settings: ServeSettings) -> int:
     policy = usable(effective_policy(settings))
     if settings.store is not None:
         redis_store(settings.store, policy.store)  # what is wrong with it is told now, not by each worker
-    who = "[%(process)d] " if settings.workers > 1 else ""
-    logging.basicConfig(level=settings.log_level.upper(), format=f"%(asctime)s %(levelname)s {who}%(message)s", stream=sys.stderr)
-    for name in ("httpx", "httpcore", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # a line per scrape says nothing
+    form = settings.log_format or (LogFormat.CONSOLE if sys.stderr.isatty() else LogFormat.JSON)
+    open_log(settings.log_level, form, several=settings.workers > 1)
 
     def work(sockets: list[socket.socket], alive: int | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -42,6 +42,7 @@ from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
 from proxy.serving.replica_set import ReplicaParts, ReplicaSet
 from proxy.serving.request_ids import RequestIds
+from proxy.serving.request_log import log_decision
 from proxy.serving.services import Services
 from proxy.serving.sharing import Sharing
 from proxy.serving.state import process_state
@@ -85,7 +86,7 @@ def build_services(
     outstanding = Outstanding(dispatcher, replicas.watchers)
     replicas.busy = outstanding.busy
     history = History(gate, clock)
-    decisions = Decisions(clock, lambda: gate.mode.value, dispatcher.considered)
+    decisions = Decisions(clock, lambda: gate.mode.value, dispatcher.considered, [log_decision])
     switches.watch_over(replicas.watchers)
     live = LivePolicy(
         policy, str(policy_file(settings)), lambda said: usable(policy_under(said, settings)), replicas, clock, guard,

@@ -5,7 +5,7 @@ import os
 import sys
 
 from proxy.config.policy_file import read, review
-from proxy.config.settings import ADMIN_HOST, HOST, VARIABLES, LogLevel, policy_file, read_settings, unread_variables
+from proxy.config.settings import ADMIN_HOST, HOST, VARIABLES, LogFormat, LogLevel, policy_file, read_settings, unread_variables
 
 # Flag, its placeholder, and its help. Values are read by config.settings, which words the errors for flags and variables alike.
 FLAGS = (
@@ -29,6 +29,7 @@ FLAGS = (
     ),
     ("kv-blocks", "N", "num_gpu_blocks of every replica, for replicas that run with --disable-log-stats"),
     ("log-level", "LEVEL", f"one of {', '.join(LogLevel)} (default: info)"),
+    ("log-format", "FORMAT", f"one of {', '.join(LogFormat)} (default: console at a terminal, else json)"),
 )
 
 

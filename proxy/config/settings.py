@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from proxy.config.admin_token import VARIABLE as ADMIN_TOKEN
 from proxy.config.admin_token import AdminTokenError, admin_token
@@ -31,6 +32,7 @@ VARIABLES: Mapping[str, str] = {
     "workers": "KVGATE_WORKERS",
     "kv_blocks": "KVGATE_KV_BLOCKS",
     "log_level": "KVGATE_LOG_LEVEL",
+    "log_format": "KVGATE_LOG_FORMAT",
 }
 """Flag (its ``argparse`` name) to the variable that stands in for it."""
 
@@ -40,6 +42,9 @@ HOST = "0.0.0.0"  # noqa: S104  a proxy is there to be reached
 ADMIN_HOST = "127.0.0.1"  # metrics and switches are for the inside
 
 
+E = TypeVar("E", bound=StrEnum)
+
+
 class LogLevel(StrEnum):
     """What the log keeps."""
 
@@ -47,6 +52,13 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a line of the log is written."""
+
+    JSON = "json"
+    CONSOLE = "console"
 
 
 class SettingsError(ValueError):
@@ -73,6 +85,7 @@ class ServeSettings:
     workers: int = 1
     kv_blocks: int | None = None
     log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat | None = None  # None: as whoever reads it needs, a terminal or a program
 
 
 class _Source:
@@ -143,17 +156,17 @@ class _Source:
             self.faults.append(f"{name}: {error}; because who knows it can switch kvgate off")
             return None
 
-    def log_level(self) -> LogLevel:
-        """Return the log level."""
-        origin, values = self.words("log_level")
-        levels = [level.value for level in LogLevel]
+    def one_of(self, name: str, allowed: type[E], because: str) -> E | None:
+        """Return one of few words, None where it is not set."""
+        origin, values = self.words(name)
+        words = [word.value for word in allowed]
         if not values:
-            return LogLevel.INFO
-        if values[0].lower() not in levels:
-            got = quoted(values[0]) + did_you_mean(values[0], levels)
-            self.faults.append(f"{origin}: got {got}; allowed {', '.join(levels)}; because the log knows no other level")
-            return LogLevel.INFO
-        return LogLevel(values[0].lower())
+            return None
+        if values[0].lower() not in words:
+            got = quoted(values[0]) + did_you_mean(values[0], words)
+            self.faults.append(f"{origin}: got {got}; allowed {', '.join(words)}; because {because}")
+            return None
+        return allowed(values[0].lower())
 
 
 def read_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> ServeSettings:
@@ -172,7 +185,8 @@ def read_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
         store=source.store(),
         workers=source.integer("workers", 1, 1, 1024, "each is a process") or 1,
         kv_blocks=source.integer("kv_blocks", None, 2, 100_000_000, "one block is the engine's null block, so two are the least"),
-        log_level=source.log_level(),
+        log_level=source.one_of("log_level", LogLevel, "the log knows no other level") or LogLevel.INFO,
+        log_format=source.one_of("log_format", LogFormat, "the log is written in no other way"),
     )
     faults = source.faults + _together(settings, shared=settings.store is not None or bool(source.words("redis")[1]))
     if faults:

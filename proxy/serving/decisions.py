@@ -37,8 +37,12 @@ _NO_LOOKS = Looks((), 0)
 class Decisions:
     """One process's. ``ended_total`` counts all that ever ended, so that a reader knows which are new."""
 
-    def __init__(self, clock: Clock, mode: Callable[[], str], waiting: Callable[[str], Considered | None]) -> None:
+    def __init__(
+        self, clock: Clock, mode: Callable[[], str], waiting: Callable[[str], Considered | None],
+        listeners: Sequence[Callable[[Decision], None]] = (),
+    ) -> None:  # fmt: skip
         self.ended_total = 0
+        self._listeners = listeners  # told of each that ends
         self._clock = clock
         self._mode = mode
         self._waiting = waiting  # what was seen for a request of the gate's queue
@@ -59,8 +63,11 @@ class Decisions:
 
     def keep(self, record: RequestRecord) -> None:
         """A request ended."""
+        one = self._decision(record, "ended", record.considered or _NOTHING)
         self.ended_total += 1
-        self._ended.append(_pack(self._decision(record, "ended", record.considered or _NOTHING)))
+        self._ended.append(_pack(one))
+        for tell in self._listeners:
+            tell(one)
 
     # ---- what is asked
 

@@ -87,7 +87,7 @@ class Guard:
         self._on_fault(part)
         if part is not Part.FEED:  # a replica's odd answers must not switch admission off
             self._faults_s.append(now_s)
-        log.error("internal_error part=%s error=%r", part, error, exc_info=error)
+        log.error("internal_error part=%s error=%s", part, type(error).__name__, exc_info=error)  # its message may quote a prompt
         if not self.tripped and len(self._faults_s) == FAULTS_MAX and now_s - self._faults_s[0] <= WINDOW_S:
             self.tripped = True
             self._trial_s = now_s

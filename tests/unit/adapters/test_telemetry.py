@@ -1,6 +1,5 @@
 """What is exposed can be read back, says what happened, and does not grow with what clients send."""
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -111,34 +110,6 @@ def test_odd_names_can_be_read_back(name: str) -> None:
     seen = values(telemetry)
     assert seen["kvgate_replica_usable_blocks", (name,)] == 511.0
     assert seen["kvgate_requests_total", ("completed", name)] == 1.0
-
-
-def test_one_line_per_request(telemetry: PrometheusTelemetry, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kvgate.request")
-    telemetry.request_finished(RECORD)
-    (line,) = caplog.messages
-    assert line == (
-        "request.finished id=r1 route=/v1/chat/completions outcome=completed class=default tenant=t model=m replica=a:1 status=200"
-        " wait_s=0.2500 ttft_s=0.5000 tpot_s=0.0200 total_s=2.0000 prompt_tokens=10 prompt_tokens_engine=12 output_tokens=7"
-        " output_forecast=9.0000 counted=exact reroutes=2"
-    )
-
-
-@pytest.mark.parametrize("text", ["two words", "line\nfeed", "\x1b[31mred", "", "a\u2028b", "tab\there", "x outcome=completed"])
-def test_what_clients_choose_stays_one_word_on_one_line(
-    text: str, telemetry: PrometheusTelemetry, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "kvgate.request")
-    telemetry.request_finished(replace(RECORD, model=text))
-    (line,) = caplog.messages
-    assert line.isprintable()
-    assert f" model={text!r} replica=a:1 " in line
-
-
-def test_no_line_where_the_log_keeps_none(telemetry: PrometheusTelemetry, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "kvgate.request")
-    telemetry.request_finished(RECORD)
-    assert caplog.messages == []
 
 
 STORE = StoreState(
