@@ -18,7 +18,9 @@ Fails: by as much as lengths exceed their forecast. The floor keeps blocks of th
 them in pieces.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+
+import numpy as np
 
 from proxy.core.book import Book
 from proxy.core.demand import Demand
@@ -78,6 +80,24 @@ class TenantShares:
             if rows:
                 total += float(book.ledger.rows.curves[0][rows].sum(axis=0).max())
         return total
+
+    def held_by_tenant(self, books: Iterable[Book]) -> Generator[None, None, dict[str, float]]:
+        """As ``held_blocks`` of every tenant that has a lease, for people; yields after each replica, where others may have a turn."""
+        held = dict.fromkeys(self._leases, 0.0)
+        leases: dict[str, list[tuple[int, Lease]]] = {}
+        for number, of_tenant in enumerate(self._leases.values()):
+            for lease in of_tenant.values():
+                leases.setdefault(lease.replica, []).append((number, lease))
+        for book in books:
+            here = [(number, row) for number, lease in leases.get(book.spec.name, ()) if not lease.ended for row in lease.rows]
+            if here:
+                numbers, rows = np.asarray(here).T
+                sums = np.zeros((len(held), len(book.grid)))
+                np.add.at(sums, numbers, book.ledger.rows.curves[0][rows])
+                for tenant, peak in zip(held, sums.max(axis=1).tolist(), strict=True):
+                    held[tenant] += peak
+            yield
+        return held
 
     def _held_now(self, tenant: str, model: str, books: Sequence[Book]) -> float:
         """As ``held_blocks``, as of the ledgers' last change."""

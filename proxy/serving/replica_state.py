@@ -12,7 +12,8 @@ def replica_state(services: Services, watcher: ReplicaWatcher, name: str, now_s:
     book = services.dispatcher.gate.fleet.books.get(name)
     if book is None:
         return ReplicaState(name, watcher.phase_seen(name), enforced=False)
-    low, high = book.ledger.held_interval(book.clock.steps, 0.0)
+    # Beside a measurement, what was held at its instant, others' included: that is what it is to be compared with.
+    low, high = book.ledger.held_interval(book.clock.steps, 0.0) if book.measured_blocks is None else book.interval_blocks
     saturation = book.saturation
     outlook, calibration = book.outlook(now_s), book.calibration
     credit = services.dispatcher.gate.fleet.warmth.of(name).credit

@@ -4,7 +4,7 @@ It is read in goes: the generator yields where the event loop may see to somethi
 up. Each replica is read at one moment, everything else at the last.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from proxy.core.gate import Gate
 from proxy.core.override import MODE
@@ -42,11 +42,9 @@ def process_state(services: Services) -> StateReading:
         census.take(waiting[begin : begin + ENTRIES_AT_ONCE], block_size)
         yield
     pools.queued(census.wanted_by_model)
-    tenants = []
-    for tenant in tenant_states(gate, services.clock.now_s(), census.requests_by_tenant):
-        tenants.append(tenant)
-        yield
-    return _process_state(services, tuple(replicas), tuple(tenants), census, pools)
+    held = (yield from gate.shares.held_by_tenant(list(gate.fleet))) if gate.shares.active else {}
+    tenants = tenant_states(gate, services.clock.now_s(), census.requests_by_tenant, held)
+    return _process_state(services, tuple(replicas), tenants, census, pools)
 
 
 def _counts_foreign(services: Services) -> Callable[[str], bool]:
@@ -142,12 +140,15 @@ def _pool_state(pool: PoolDemand) -> PoolState:
     )  # fmt: skip
 
 
-def tenant_states(gate: Gate, now_s: float, queued: Mapping[str, int]) -> Iterator[TenantState]:
-    """Tenants that wait (``queued`` by name) or use a rate, and with shares those that hold something."""
+def tenant_states(gate: Gate, now_s: float, queued: Mapping[str, int], held: Mapping[str, float]) -> tuple[TenantState, ...]:
+    """Tenants that wait (``queued`` by name) or use a rate, and with shares those that hold something (``held``, blocks)."""
     shared = gate.shares.active
-    for name in dict.fromkeys([*queued, *gate.rates.tenants(), *(gate.shares.holding() if shared else ())]):
-        left = tuple(gate.rates.left(name, now_s).items())
-        yield TenantState(name, left, gate.shares.held_blocks(name, gate.fleet) if shared else None, queued.get(name, 0))
+    return tuple(
+        TenantState(
+            name, tuple(gate.rates.left(name, now_s).items()), held.get(name, 0.0) if shared else None, queued.get(name, 0)
+        )
+        for name in dict.fromkeys([*queued, *gate.rates.tenants(), *held])
+    )
 
 
 def store_state(exchange: Exchange, now_s: float) -> StoreState:

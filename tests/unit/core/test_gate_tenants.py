@@ -12,6 +12,7 @@ from proxy.core.outcome import Mode, Outcome, Refusal
 from proxy.core.policy import DEFAULT_CLASS, ClassQueue, Match, Policy, TenantPolicy, Tenants, TrafficClass
 from proxy.core.tenant_rates import TOKENS
 from tests.support.builders import demand, engine_sample, knows_lengths, policy, scrape, spec
+from tests.support.goes import whole
 
 # 25 of 100 blocks each: four run, the fifth waits.
 QUARTER: dict[str, Any] = {"prompt": 385, "cap": 15}
@@ -239,3 +240,14 @@ def test_tenants_that_are_gone_leave_nothing_behind() -> None:
         gate.handle(Finished(f"q{index}", Outcome.COMPLETED, 5), now_s)
     assert gate.shares.holding() == []
     assert not gate.shares._held
+
+
+def test_what_every_tenant_holds_is_what_each_of_them_holds() -> None:
+    gate = gate_of(TenantPolicy("a", kv_share_max=0.9))
+    for name in ("r1", "r2"):
+        gate.handle(ReplicaFound(spec(name, usable=100)), 0.0)
+    for index in range(7):
+        run(gate, f"q{index}", 0.1 * index, tenant="ab"[index % 2])
+    held = whole(gate.shares.held_by_tenant(list(gate.fleet)))
+    assert held == pytest.approx({name: gate.shares.held_blocks(name, gate.fleet) for name in ("a", "b")})
+    assert min(held.values()) > 50.0
