@@ -17,6 +17,8 @@ ENVOY = yaml.safe_load((DEPLOY / "envoy" / "envoy.yaml").read_text("utf-8"))
 ISTIO = {part["kind"]: part["spec"] for part in yaml.safe_load_all((DEPLOY / "istio" / "kvgate.yaml").read_text("utf-8"))}
 LITELLM = yaml.safe_load((DEPLOY / "litellm" / "config.yaml").read_text("utf-8"))
 
+AUTOSCALING = "keda.yaml", "hpa.yaml", "prometheus-adapter.yaml"
+
 ANSWER_S = 1800.0  # the longest generation that a front must sit through
 KEEP_ALIVE_S = 75.0  # of kvgate's own connections (proxy.adapters.web_server)
 NEVER_SENT = {"connect-failure", "refused-stream"}
@@ -100,3 +102,23 @@ def test_no_client_says_whose_request_it_is() -> None:
     assert 'proxy_set_header X-Kvgate-Tenant "";' in NGINX
     assert "x-kvgate-tenant" in manager["route_config"]["virtual_hosts"][0]["request_headers_to_remove"]
     assert "x-kvgate-tenant" in istio["route"][0]["headers"]["request"]["remove"]
+
+
+def test_both_autoscalers_ask_the_same_of_a_metric_that_there_is() -> None:
+    keda, hpa, adapter = (yaml.safe_load((DEPLOY / "autoscaling" / name).read_text("utf-8")) for name in AUTOSCALING)
+    wanted, _ = keda["spec"]["triggers"]
+    (external,) = (metric["external"] for metric in hpa["spec"]["metrics"])
+    (rule,) = adapter["rules"]["external"]
+    model = external["metric"]["selector"]["matchLabels"]["pool"]
+    assert wanted["metadata"]["query"] == f'sum({external["metric"]["name"]}{{pool="{model}"}})'
+    assert rule["name"]["as"] == external["metric"]["name"]
+    target = external["target"]
+    assert target["type"] == wanted["metricType"] == "AverageValue"
+    assert float(target["averageValue"].removesuffix("m")) / 1000 == float(wanted["metadata"]["threshold"])
+    assert keda["spec"]["minReplicaCount"] == hpa["spec"]["minReplicas"] == 1
+    assert keda["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["spec"]["behavior"]
+    documented = set(re.findall(r"^\| `(kvgate_[a-z_]+)` \|", (DEPLOY / "README.md").read_text("utf-8"), re.MULTILINE))
+    named = {
+        name for file in AUTOSCALING for name in re.findall(r"kvgate_[a-z_]+", (DEPLOY / "autoscaling" / file).read_text("utf-8"))
+    }
+    assert named - documented == set()
