@@ -60,6 +60,16 @@ class Calibration:
         """Reading for people and tests."""
         return f"<Calibration scale={self.scale:.2f} compared={self.compared}>"
 
+    @property
+    def errors(self) -> tuple[tuple[float, float], ...]:
+        """By horizon, the sum of squares and how many comparisons it is of."""
+        return tuple(zip(self._squares, self._counts, strict=True))
+
+    def resume(self, errors: tuple[tuple[float, float], ...]) -> None:
+        """Go on from these ``errors``."""
+        self._squares, self._counts = [square for square, _ in errors], [count for _, count in errors]
+        self._settle()
+
     def look(self, ledger: Ledger, z: float = 0.0) -> None:
         """Compare what is due and keep a new forecast when it is time, with its bound at ``z``; the ledger was just refreshed."""
         steps = ledger.anchor_steps

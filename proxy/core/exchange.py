@@ -18,8 +18,8 @@ from proxy.core.demand import Demand
 from proxy.core.events import Finished
 from proxy.core.fleet import Fleet
 from proxy.core.lease import Lease
+from proxy.core.length_names import Key, leaf_name
 from proxy.core.outcome import Outcome
-from proxy.core.survival import Key, leaf_name
 from proxy.core.tenant_rates import REQUESTS, TOKENS, TenantRates
 from proxy.core.wait_queue import WaitQueue
 

@@ -115,6 +115,16 @@ class Feedback:
             self.burst_until_s = now_s + BURST_PAUSE_S
         self._settle()
 
+    @property
+    def learned(self) -> tuple[float, float, float, float]:
+        """What outlasts a request: delta, the sequences of a full pool, and the sums of output tokens and of all tokens."""
+        return self.delta, self._sequences, self._output_tokens, self._tokens
+
+    def resume(self, learned: tuple[float, float, float, float]) -> None:
+        """Go on from what was ``learned``."""
+        self.delta, self._sequences, self._output_tokens, self._tokens = learned
+        self._settle()
+
     def _start(self) -> float:
         return self.prior() * self.calibration
 

@@ -42,6 +42,7 @@ class Shedding:
         self.spared: frozenset[str] = (
             frozenset()
         )  # never shed before their deadline: for replays that ask what would have become of them
+        self.promised_before: frozenset[str] = frozenset()  # by a gate that this one goes on from: for replays too
         self.tenants = Tenants()
         self._queue = queue
         self.reroutes_max = reroutes_max
@@ -138,7 +139,7 @@ class Shedding:
         # need; it is shed at its latest start anyway.
         sure = entry.returning or self._bound_by(entry) == TTFT_KEY
         margin_s = 0.0 if sure else self.forecast.margin_s(wait_s)
-        promised = not measured or wait_s + margin_s <= left_s
+        promised = not measured or entry.demand.request_id in self.promised_before or wait_s + margin_s <= left_s
         entry.forecast_s, entry.forecast_at_s = wait_s, now_s
         if entry.standby_until_s == inf:
             entry.standby_until_s = now_s + STANDBY_RATIO * left_s

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
+from proxy.core.length_names import PARENT_PARTS, Key, chain_of, leaf_name
 from proxy.core.shift_watch import SHIFT_KEEP, ShiftWatch
 
 BACKOFF_WEIGHT = 20.0
@@ -48,7 +49,6 @@ BIN_TOKENS_MAX = 1 << 20
 ROWS_START = 64
 BY_CLASS = ("_ends", "_exposure", "_alive", "_areas", "_lines")  # arrays by class and bin
 
-Key = tuple[str | int | bool, ...]
 Running = tuple[int | NDArray[np.intp], float | FloatArray]  # class rows and tokens out so far of requests under way
 
 
@@ -76,27 +76,6 @@ def bin_of(tokens: FloatArray) -> NDArray[np.intp]:
 def places_of(tokens: FloatArray) -> NDArray[np.intp]:
     """Where the four line coefficients of each length stand among those of any class: (4, len(tokens))."""
     return bin_of(tokens) + BINS * np.arange(4)[:, None]
-
-
-def bucket(tokens: int | None) -> int:
-    """Powers of four: lengths within a factor of four share a class. None (no cap) is its own bucket."""
-    return -1 if tokens is None else (max(tokens, 1).bit_length() + 1) // 2
-
-
-def leaf_name(demand: Demand) -> Key:
-    """What names a demand's leaf, in any process alike: model, tenant, tools, and the buckets of its prompt and its cap."""
-    kind = demand.length_class
-    return kind.model, kind.tenant, kind.tools, bucket(demand.prompt_tokens_longest), bucket(demand.output_tokens_max)
-
-
-def chain_of(name: Key) -> tuple[Key, ...]:
-    """The classes of a leaf, from the root to itself."""
-    return (), name[:1], name[:3], name[:4], name
-
-
-def class_chain(demand: Demand) -> tuple[Key, ...]:
-    """The classes a demand belongs to, from the root to the leaf."""
-    return chain_of(leaf_name(demand))
 
 
 class SurvivalModel:
@@ -196,6 +175,19 @@ class SurvivalModel:
                 exposure *= SHIFT_KEEP
                 self._ends_total[row] *= SHIFT_KEEP
                 self.shifts_total += 1
+
+    def classes(self) -> list[tuple[Key, FloatArray, FloatArray]]:
+        """What every class rests on, parents first: its name, and by bin how many ended and how often it was passed."""
+        return [(name, self._ends[row], self._exposure[row]) for name, row in self._rows.items()]
+
+    def resume(self, name: Key, ends: FloatArray, exposure: FloatArray) -> None:
+        """Know this of a class too; parents come first. Hazards follow with the next ``rebuild``."""
+        row = self._rows.get(name)
+        if row is None:
+            row = self._new_row(name, self._rows[name[: PARENT_PARTS[len(name)]]])
+        self._ends[row, : len(ends)] += ends
+        self._exposure[row, : len(exposure)] += exposure
+        self._ends_total[row] += float(ends.sum())
 
     def rebuild(self, running: Iterable[Running]) -> None:
         """Recompute every class's cumulative hazard, ``running`` being (leaf rows, tokens out so far) of requests under way."""

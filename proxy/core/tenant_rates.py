@@ -184,6 +184,12 @@ class TenantRates:
         account = self._accounts.get(tenant)
         return {} if account is None else {kind: bucket.at(now_s) for kind, bucket in account.buckets.items()}
 
+    def resume(self, tenant: str, left: dict[str, float], now_s: float) -> None:
+        """Go on from what the tenant had ``left``."""
+        account = self._account(tenant, now_s)
+        for kind, bucket in () if account is None else account.buckets.items():
+            bucket.level = min(bucket.size, left.get(kind, bucket.size))
+
     def tenants(self) -> list[str]:
         """Those with an account."""
         return list(self._accounts)

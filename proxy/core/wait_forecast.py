@@ -89,6 +89,16 @@ class WaitForecast:
         """What to add to a forecast so that ``PROMISE_QUANTILE`` of promises hold."""
         return max(0.0, self._sorted[int(PROMISE_QUANTILE * len(self._sorted))]) * sqrt(wait_s + 1.0)
 
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """The samples that the margin is taken from, the oldest first."""
+        return tuple(self._errors)
+
+    def resume(self, errors: Iterable[float]) -> None:
+        """Go on from these ``errors``."""
+        self._errors = deque(errors)
+        self._sorted = sorted(self._errors)
+
     def learn(self, entry: Waiting, now_s: float) -> None:
         """A promised request was served, or gave up, ``now_s``."""
         wait_s = entry.forecast_s

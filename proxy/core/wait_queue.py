@@ -41,7 +41,7 @@ class WaitQueue(QueueBounds):
         self._length = MeanLength()  # of all tenants
         self._deadlines: list[tuple[float, int, Waiting]] = []
         self._standing_by: dict[str, Waiting] = {}
-        self._bands: dict[int, Band] = {}
+        self.bands: dict[int, Band] = {}
         self._by_id: dict[str, Waiting] = {}
         self._sequence = 0
         self.charged: dict[tuple[int, str], float] | None = (
@@ -62,7 +62,7 @@ class WaitQueue(QueueBounds):
         assert demand.request_id not in self._by_id, demand.request_id
         self._sequence += 1
         entry.sequence = -self._sequence if front else self._sequence
-        band = self._bands.setdefault(demand.priority, Band())
+        band = self.bands.setdefault(demand.priority, Band())
         tenant = band.tenant(demand.tenant)
         tenant.weight = demand.tenant_weight
         if not tenant.waiting:
@@ -118,7 +118,7 @@ class WaitQueue(QueueBounds):
         return entry
 
     def _account(self, entry: Waiting) -> tuple[Band, TenantLine]:
-        band = self._bands[entry.demand.priority]
+        band = self.bands[entry.demand.priority]
         return band, band.tenant(entry.demand.tenant)
 
     def promise(self, entry: Waiting) -> None:
@@ -145,7 +145,7 @@ class WaitQueue(QueueBounds):
 
     def charged_elsewhere(self, priority: int, tenant: str, virtual: float) -> None:
         """Another queue of the same tenants has charged one of them so much token-time per weight."""
-        band = self._bands.setdefault(priority, Band())
+        band = self.bands.setdefault(priority, Band())
         account = band.tenant(tenant)
         account.virtual += virtual
         if virtual > 0.0:
@@ -153,16 +153,16 @@ class WaitQueue(QueueBounds):
 
     def clocks(self) -> dict[int, float]:
         """Virtual time of whoever was served last, by priority."""
-        return {priority: band.clock for priority, band in self._bands.items()}
+        return {priority: band.clock for priority, band in self.bands.items()}
 
     def clock_elsewhere(self, priority: int, virtual: float) -> None:
         """In another queue of the same tenants one was served who had come so far: nobody begins here with credit over it."""
-        band = self._bands.setdefault(priority, Band())
+        band = self.bands.setdefault(priority, Band())
         band.clock = max(band.clock, virtual)
 
     def virtual(self, demand: Demand) -> float:
         """Virtual time of the demand's tenant, from which it is served."""
-        band = self._bands.get(demand.priority)
+        band = self.bands.get(demand.priority)
         if band is None:
             return 0.0
         tenant = band.tenants.get(demand.tenant)
@@ -173,7 +173,7 @@ class WaitQueue(QueueBounds):
     def output_tokens_expected(self, demand: Demand, forecast: float) -> float:
         """Output tokens to charge a request for; ``forecast`` is what to think before any has ended."""
         every = self._length.expected(forecast) if self._length.count else forecast
-        band = self._bands.get(demand.priority)
+        band = self.bands.get(demand.priority)
         tenant = None if band is None else band.tenants.get(demand.tenant)
         return every if tenant is None else tenant.length.expected(every)
 
@@ -184,7 +184,7 @@ class WaitQueue(QueueBounds):
 
     def take_back(self, demand: Demand, block_steps: float, forecast: float) -> None:
         """An admission that was charged so did not come about. Where it was what came furthest, the band's clock goes back as well."""
-        band, furthest = self._bands[demand.priority], self._line(demand).virtual
+        band, furthest = self.bands[demand.priority], self._line(demand).virtual
         self.charge(demand, -block_steps)
         if band.clock <= furthest:
             band.clock = max(tenant.virtual for tenant in band.tenants.values())
@@ -197,12 +197,12 @@ class WaitQueue(QueueBounds):
         self._line(demand).length.ended(output_tokens)
 
     def _line(self, demand: Demand) -> TenantLine:
-        return self._bands.setdefault(demand.priority, Band()).tenant(demand.tenant)
+        return self.bands.setdefault(demand.priority, Band()).tenant(demand.tenant)
 
     def ahead(self, demand: Demand, rank_s: float) -> Ahead:
         """What is ahead of a place of this rank among the promised ones of the demand's tenant. Standing by is behind all of those."""
-        above = sum(band.charge for key, band in self._bands.items() if key > demand.priority)
-        band = self._bands.get(demand.priority)
+        above = sum(band.charge for key, band in self.bands.items() if key > demand.priority)
+        band = self.bands.get(demand.priority)
         if band is None:
             return Ahead(above, 0.0, None)
         if demand.tenant in band.tenants:
@@ -211,8 +211,8 @@ class WaitQueue(QueueBounds):
 
     def order(self) -> Iterator[Waiting]:
         """Everybody in the order in which room is offered, as if each were charged in turn."""
-        for priority in sorted(self._bands, reverse=True):
-            yield from self._bands[priority].order()
+        for priority in sorted(self.bands, reverse=True):
+            yield from self.bands[priority].order()
 
     def ready(self) -> Iterator[Waiting]:
         """As ``order``, without tenants whose share keeps the first of their line from going."""
@@ -230,7 +230,7 @@ class WaitQueue(QueueBounds):
 
     def heads(self) -> list[Waiting]:
         """The first of every priority that one waits with and may go, the highest first."""
-        bands = (self._bands[priority].order() for priority in sorted(self._bands, reverse=True))
+        bands = (self.bands[priority].order() for priority in sorted(self.bands, reverse=True))
         ready = bands if self.takes is None else (self._taken(band, self.takes) for band in bands)
         return [entry for band in ready for entry in islice(band, 1)]
 
@@ -240,8 +240,8 @@ class WaitQueue(QueueBounds):
             return None
         requests, tokens, body = self.requests + 1, self.tokens + demand.prompt_tokens, self.bytes + demand.body_bytes
         chosen: list[Waiting] = []
-        for priority in sorted(key for key in self._bands if key < demand.priority):
-            waiting = [entry for tenant in self._bands[priority].tenants.values() for entry in tenant.waiting]
+        for priority in sorted(key for key in self.bands if key < demand.priority):
+            waiting = [entry for tenant in self.bands[priority].tenants.values() for entry in tenant.waiting]
             for entry in sorted(waiting, key=lambda one: one.sort_key, reverse=True):
                 if requests <= self.requests_max and tokens <= self.tokens_max and body <= self.bytes_max:
                     return chosen
@@ -289,7 +289,7 @@ class WaitQueue(QueueBounds):
 
     def forget_idle(self) -> None:
         """Close accounts that would be opened again just as they are: nobody waiting, no lead in virtual time over the band."""
-        for band in self._bands.values():
+        for band in self.bands.values():
             floor = band.start()
             idle = [name for name, tenant in band.tenants.items() if not tenant.waiting and tenant.virtual <= floor]
             for name in idle:

@@ -3,6 +3,9 @@
 Tenants, sessions and prompt blocks become names by a keyed hash whose salt is made for one recording and thrown away with it: equal ones
 stay equal within the file, and nothing tells whose they are. Only ``BLOCKS_MAX`` blocks from the front of a prompt are told.
 
+So that a replay begins as the recording did, the head tells what the gate had learned and what the listed tenants may take; and requests
+that were there when it began have lines too, with a negative time of arrival.
+
 Bounded: a reader that is too slow loses lines, which are counted; ``TAPS_MAX`` recordings may be under way at a time.
 """
 
@@ -18,11 +21,14 @@ import msgspec
 
 from proxy import __version__
 from proxy.core.book import Book
+from proxy.core.learned import learned_of
 from proxy.core.outcome import Outcome
+from proxy.core.policy import Policy
+from proxy.core.policy_tenants import NOBODY
 from proxy.core.policy_version import policy_version
 from proxy.ports.record import RequestRecord
 from proxy.serving.services import Services
-from proxy.wire.recording import RecordedEngine, RecordedRequest, RecordingEnd, RecordingHead
+from proxy.wire.recording import RecordedEngine, RecordedRequest, RecordedTenant, RecordingEnd, RecordingHead
 
 BLOCKS_MAX = 512  # 8k tokens: what prompts share stands in front, and each costs a microsecond
 LINES_MAX = 20_000  # in memory for a reader that is slow: about 10 MB
@@ -72,7 +78,7 @@ class Tap:
     def keep(self, record: RequestRecord) -> None:
         """One request ended."""
         arrival_s = record.arrived_s - self._begun_s
-        if not 0.0 <= arrival_s < self._lasts_s:
+        if arrival_s >= self._lasts_s:
             return
         line = self._recorded(record, arrival_s)
         if line is None:
@@ -110,7 +116,20 @@ class Tap:
         gate = services.dispatcher.gate
         engines = self._engines({name: book.feedback.preemptions_total for name, book in self._books().items()})
         digest = policy_version(gate.policy)
-        return RecordingHead(__version__, gate.mode.value, engines, digest, gate.policy.enforce_ratio, started)
+        learned = learned_of(gate, [one.name for one in engines], self._tenant, services.clock.now_s())
+        return RecordingHead(
+            __version__, gate.mode.value, engines, digest, gate.policy.enforce_ratio, started, learned, self._tenants(gate.policy)
+        )
+
+    def _tenants(self, policy: Policy) -> tuple[RecordedTenant, ...]:
+        weighted = [policy.tenants.policy_of(name) for name, _ in policy.tenants.weights]
+        return tuple(
+            RecordedTenant(
+                self._tenant(one.name), one.weight, one.priority, one.requests_per_s, one.tokens_per_min, one.burst_s,
+                one.kv_share_max, one.kv_share_min,
+            )
+            for one in (*policy.tenants.listed, *weighted)
+        )  # fmt: skip
 
     def _recorded(self, record: RequestRecord, arrival_s: float) -> RecordedRequest | None:
         """None for what took no KV that anybody counted."""
@@ -128,7 +147,7 @@ class Tap:
             output_tokens=output if cap is None else min(output, cap * (demand.sequences if demand is not None else 1)),
             finish_reason=_finish_reason(record),  # type: ignore[arg-type]
             output_tokens_max=cap or None,
-            tenant=record.tenant if record.tenant == "default" else self._named(record.tenant),
+            tenant=self._tenant(record.tenant),
             priority=demand.priority if demand is not None else 0,
             block_hashes=tuple(map(self._block, hashes[:BLOCKS_MAX])),
             block_size=self._block_size(book),
@@ -152,6 +171,9 @@ class Tap:
     def _block_size(self, book: Book | None) -> int:
         known = book or next(iter(self._books().values()), None)
         return 16 if known is None else known.spec.block_size
+
+    def _tenant(self, name: str) -> str:
+        return name if name == NOBODY else self._named(name)
 
     def _named(self, text: str) -> str:
         return blake2b(text.encode(), key=self._salt, digest_size=6).hexdigest()

@@ -18,8 +18,9 @@ from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.events import Arrive, Effect, Event, Finished, Forward, Granted, Observed, ReplicaFound, Reserve, Shed, Tick
 from proxy.core.gate import Gate
 from proxy.core.grid import FloatArray
+from proxy.core.learned import Learned, resume
 from proxy.core.ledger import Lease
-from proxy.core.outcome import Outcome
+from proxy.core.outcome import Mode, Outcome
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaSample, ReplicaSpec
 from proxy.core.survival import Running, SurvivalModel
@@ -107,6 +108,7 @@ class GateAdmission:
         self.gate.shedding.spared = spared
         self.decisions_ns: list[int] = []
         self._oracle = oracle
+        self._begin: tuple[float, Learned | None] | None = None
         if oracle:
             self.gate.fleet.model = AllReachTheirCaps()
         self._leases: dict[str, Lease] = {}
@@ -122,6 +124,19 @@ class GateAdmission:
         self._world = world
         for spec in replicas:
             self._feed(ReplicaFound(spec))
+        if self._begin is not None:
+            begin_s, learned = self._begin
+            self.gate.mode = Mode.OFF if begin_s > 0.0 else self.gate.mode
+            world.at(begin_s, lambda: self._begun(learned))
+
+    def begin(self, at_s: float, learned: Learned | None) -> None:
+        """Before ``start``: decide from ``at_s`` on, knowing what was ``learned``, and forward whatever comes until then."""
+        self._begin = at_s, learned
+
+    def _begun(self, learned: Learned | None) -> None:
+        self.gate.mode = self.gate.policy.mode
+        if learned is not None:
+            resume(self.gate, learned, MODEL, self._world.now_s)
 
     def arrive(self, request: SimRequest, deadline_s: float) -> None:
         """Hand the request to the gate."""

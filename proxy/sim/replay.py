@@ -1,18 +1,26 @@
 """A recording of kvgate played again: the same arrivals under a policy, set against what was.
 
 The policy's classes are taken by the recorded class's name (its last class where it has none of that name): their priority, targets,
-deadline and longest wait. What a client said of its own patience stays. Tenants have their recorded weights, since their names are hashed.
+deadline and longest wait. What a client said of its own patience stays. Tenants' names are hashed: those that were listed may take what
+was recorded of them, all others what the policy gives ``tenants.others``.
 
-Where the replay can differ from what was: the engine is the simulator's, with the step time that kvgate had learned; a proxy that had run
-for a while knew its lengths, and the replay begins cold; a machine that lags is not in the recording.
+It begins as the recording did: the gate knows what it knew (``core.learned``), and requests that were there are played before the first,
+and counted nowhere. The first request comes after a few scrapes, as at a proxy that is there already.
+
+Where the replay can differ from what was: the engine is the simulator's, with the step time that kvgate had learned; scrapes come at
+other moments, and what waits at the edge of its deadline is then refused or not; a machine that lags is not in the recording, nor do
+clients leave.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from proxy.core.outcome import Outcome
-from proxy.core.policy import Policy, TrafficClass
+from proxy.core.policy import Policy, Saturated, TrafficClass
+from proxy.core.policy_tenants import TenantPolicy
 from proxy.sim.figures import Figures
 from proxy.sim.percentile import percentile
 from proxy.sim.sim_request import SimRequest
@@ -32,9 +40,10 @@ REFUSED = frozenset({
 class Replayed:
     """Recorded requests as ``policy`` would see them."""
 
-    def __init__(self, source: Source, policy: Policy) -> None:
+    def __init__(self, source: Source, policy: Policy, later_s: float = 0.0) -> None:
         self._source = source
         self._policy = policy
+        self._later_s = later_s
         self._classes = {one.name: one for one in policy.classes}
 
     def _seen(self, request: SimRequest | None) -> SimRequest | None:
@@ -42,9 +51,11 @@ class Replayed:
             return None
         rules: TrafficClass = self._classes.get(request.traffic_class, self._policy.classes[-1])
         waits = (rules.wait_s_max(self._policy.queue.wait_s_max), rules.deadline_s, request.wait_s_max)
+        may_wait = Saturated.QUEUE in rules.when_saturated
+        priority = rules.priority + self._policy.tenants.policy_of(request.tenant).priority
         return replace(
-            request, priority=rules.priority, ttft_s=rules.ttft_s, tpot_s=rules.tpot_s,
-            wait_s_max=min(wait_s for wait_s in waits if wait_s is not None),
+            request, arrival_s=request.arrival_s + self._later_s, priority=priority, ttft_s=rules.ttft_s, tpot_s=rules.tpot_s,
+            wait_s_max=max(0.0, min(wait_s for wait_s in waits if wait_s is not None) - request.waited_s) if may_wait else 0.0,
         )  # fmt: skip
 
     def next_request(self, now_s: float) -> SimRequest | None:
@@ -54,6 +65,14 @@ class Replayed:
     def follow_up(self, request: SimRequest, now_s: float) -> SimRequest | None:
         """The source's."""
         return self._seen(self._source.follow_up(request, now_s))
+
+
+def policy_of(head: RecordingHead, policy: Policy) -> Policy:
+    """The policy with the recorded tenants in place of those that it lists, whose names the recording does not tell."""
+    if head.tenants is None:
+        return policy
+    listed = tuple(TenantPolicy(**structs.asdict(one)) for one in head.tenants)
+    return replace(policy, tenants=replace(policy.tenants, listed=listed, weights=()))
 
 
 def engines_of(head: RecordingHead, end: RecordingEnd | None) -> tuple[RecordedEngine, ...]:
@@ -87,7 +106,7 @@ def step_time_of(engines: Iterable[RecordedEngine]) -> StepTimeModel:
 
 def recorded_figures(recording: Recording) -> Figures:
     """What was, in the simulator's figures, as far as it was written down."""
-    rows = recording.rows.values()
+    rows = [row for row in recording.rows.values() if row.arrival_s >= 0.0]
     outcomes = [Outcome(row.outcome) for row in rows if row.outcome is not None]
     done = [row for row in rows if row.outcome == Outcome.COMPLETED]
     ttft_s = [row.ttft_seen_s for row in done if row.ttft_seen_s is not None]
@@ -96,7 +115,7 @@ def recorded_figures(recording: Recording) -> Figures:
     span_s = max((row.arrival_s + (row.total_s or 0.0) for row in rows), default=0.0) or 1.0
     waits_s = [row.queue_wait_s for row in rows if row.held and row.queue_wait_s is not None]
     return Figures(
-        offered=len(recording.rows),
+        offered=len(rows),
         completed=len(done),
         shed=sum(outcome in REFUSED for outcome in outcomes),
         preemptions=preemptions,
@@ -108,13 +127,18 @@ def recorded_figures(recording: Recording) -> Figures:
     )
 
 
-def replayed_figures(world: World, figures: Figures, held: int) -> Figures:
-    """The figures of a replay with those that a recording tells too. ``held``: how many the gate had wait."""
-    results = world.results.values()
-    waits_s = [
-        one.forwarded_s - one.arrived_s for one in results if one.forwarded_s is not None and one.forwarded_s > one.arrived_s
-    ]
-    return replace(figures, extra={**figures.extra, **_waits(held, waits_s)})
+def replayed_figures(world: World, figures: Figures, recording: Recording) -> Figures:
+    """The figures of a replay with those that a recording tells too; of requests that were there at its beginning none is told."""
+    results = [one for name, one in world.results.items() if recording.rows[name].arrival_s >= 0.0]
+    waited_s = [((one.end_s if one.forwarded_s is None else one.forwarded_s) or one.arrived_s) - one.arrived_s for one in results]
+    waits_s = [wait_s for wait_s, one in zip(waited_s, results, strict=True) if one.forwarded_s is not None and wait_s > 0.0]
+    held = sum(wait_s > 0.0 for wait_s in waited_s)
+    done = [one for one in results if one.outcome is Outcome.COMPLETED]
+    ttft_s = [one.first_s - one.arrived_s for one in done if one.first_s is not None]
+    return replace(
+        figures, offered=len(results), completed=len(done), shed=sum(one.outcome in REFUSED for one in results),
+        ttft_s_p50=percentile(ttft_s, 0.5), ttft_s_p99=percentile(ttft_s, 0.99), extra={**figures.extra, **_waits(held, waits_s)},
+    )  # fmt: skip
 
 
 def _waits(held: int, waits_s: list[float]) -> dict[str, float]:

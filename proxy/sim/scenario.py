@@ -18,7 +18,7 @@ from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.figures import Figures, Targets, figures_of
 from proxy.sim.fluid import Fluid, capacity_requests_per_s, fluid_bound
 from proxy.sim.proxies import Proxies
-from proxy.sim.replay import Replayed, replayed_figures
+from proxy.sim.replay import Replayed, policy_of, replayed_figures
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
 from proxy.sim.store import StoreSettings
@@ -34,6 +34,7 @@ DURATION_S = {"shift": 2400.0, "surge": 4500.0}
 CLIENTS_PER_SEQUENCE = 1.5  # of a saturating closed loop, beyond those that fit on average
 CONTEXT_TOKENS_MIN = 4096
 PROGRESS_REQUESTS = 100
+REPLAY_AFTER_SCRAPES = 2.5  # before the first recorded request: at a proxy that has been there, its replicas are known
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,15 @@ class Scenario:
     def replay(self) -> Recording | None:
         """The recording of kvgate's that is played as it was; None for any other workload."""
         return self.source if isinstance(self.source, Recording) and self.load is None else None
+
+    @property
+    def admission_policy(self) -> Policy:
+        """The policy as it is played: a recording's tenants have other names than the policy's."""
+        return self.policy if self.replay is None else policy_of(self.replay.head, self.policy)
+
+    @property
+    def _replayed_from_s(self) -> float:
+        return REPLAY_AFTER_SCRAPES * self.policy.scrape.interval_s
 
     @property
     def load_ratio(self) -> float:
@@ -119,7 +129,7 @@ class Scenario:
         if self.saturated:
             return ClosedLoop(fresh, until_s=duration_s, requests_max=requests_max)
         if self.replay is not None:
-            return Replayed(OpenLoop(fresh, requests_max=self.requests), self.policy)
+            return Replayed(OpenLoop(fresh, requests_max=self.requests), self.admission_policy, self._replayed_from_s)
         rate_per_s = self.rate_per_s
         return Patient(OpenLoop(fresh, rate_per_s, until_s=duration_s, requests_max=requests_max), self.targets)
 
@@ -136,9 +146,18 @@ class Scenario:
         """Who decides; ``spared`` are not shed before their deadline. Raises ValueError for a name that nobody has."""
         if name in {KVGATE, ORACLE}:
             if self.proxies == 1:
-                return GateAdmission(self.policy, oracle=name == ORACLE, spared=spared)
-            return Proxies(self.policy, self.proxies, store=self.store, oracle=name == ORACLE, spared=spared, seed=self.seed)
+                gate = GateAdmission(self.admission_policy, oracle=name == ORACLE, spared=spared)
+                return gate if self.replay is None else self._from_the_beginning(gate, self.replay)
+            return Proxies(
+                self.admission_policy, self.proxies, store=self.store, oracle=name == ORACLE, spared=spared, seed=self.seed
+            )
         return make_baseline(name, self.policy, seed=self.seed)
+
+    def _from_the_beginning(self, admission: GateAdmission, recording: Recording) -> GateAdmission:
+        """``admission`` as it stood when ``recording`` began: until then everybody gets the place he had."""
+        admission.gate.shedding.promised_before = recording.early
+        admission.begin(self._replayed_from_s + recording.begins_s if recording.early else 0.0, recording.head.learned)
+        return admission
 
 
 class Patient:
@@ -200,7 +219,7 @@ def play(scenario: Scenario, name: str, progress: Callable[[int], None] | None =
         return figures_of(world, scenario.targets)
     figures = figures_of(world, scenario.targets, world.admission.decisions_ns)
     if scenario.replay is not None and isinstance(world.admission, GateAdmission):
-        figures = replayed_figures(world, figures, world.admission.gate.counters.held)
+        figures = replayed_figures(world, figures, scenario.replay)
     if not scenario.shed_sample:
         return figures
     judged = judge_shedding(world, replay_of(scenario, name), scenario.targets, sample=scenario.shed_sample, seed=scenario.seed)

@@ -31,6 +31,7 @@ class SimRequest:
     traffic_class: str = "default"
     tools: bool = False
     weight: float = 1.0
+    waited_s: float = 0.0  # already, when it arrives in this world
 
     @property
     def length(self) -> int:

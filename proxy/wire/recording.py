@@ -9,6 +9,9 @@
 ``block_size`` prompt tokens each, as many from the front as are known. A field that is not one of these is an error: a mistyped name
 would change a result unseen.
 
+A request with a negative ``arrival_s`` was there when the recording began: it is played, and counted nowhere. Version 1 files of before
+have neither those nor ``learned`` (what the proxy knew when it began) nor ``tenants``; both may be left out.
+
 What became of a request (``outcome``, ``held``, ``queue_wait_s``, ``ttft_seen_s``) is for setting a replay against. ``finish_reason`` is
 ``shed`` where it was refused: nobody knows its length then. Content is in none of it: tenants, sessions and blocks are names by a salt
 that is thrown away.
@@ -17,6 +20,8 @@ that is thrown away.
 from typing import Annotated, Literal
 
 import msgspec
+
+from proxy.core.learned import Learned
 
 VERSION = 1
 Tokens = Annotated[int, msgspec.Meta(ge=1)]
@@ -35,6 +40,19 @@ class RecordedEngine(msgspec.Struct, frozen=True, omit_defaults=True):
     step: tuple[float, float, float, float] | None = None
 
 
+class RecordedTenant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a tenant may take that the policy lists, under its name in the recording: keys of ``core.policy_tenants.TenantPolicy``."""
+
+    name: str
+    weight: float = 1.0
+    priority: int = 0
+    requests_per_s: float | None = None
+    tokens_per_min: float | None = None
+    burst_s: float = 10.0
+    kv_share_max: float = 1.0
+    kv_share_min: float = 0.0
+
+
 class RecordingHead(msgspec.Struct, frozen=True, tag_field="recording", tag=VERSION, omit_defaults=True):
     """The first line."""
 
@@ -44,6 +62,8 @@ class RecordingHead(msgspec.Struct, frozen=True, tag_field="recording", tag=VERS
     policy_digest: str = ""
     enforce_ratio: float = 1.0
     started: str = ""  # wall clock, for people
+    learned: Learned | None = None  # what was known when it began, engines in the order of ``engines``
+    tenants: tuple[RecordedTenant, ...] | None = None  # those listed in the policy
 
 
 class RecordingEnd(msgspec.Struct, frozen=True, tag_field="recording_end", tag=VERSION, omit_defaults=True):

@@ -111,7 +111,7 @@ def replays(path: Path) -> tuple[dict[str, float], dict[str, list[float]]]:
         admission = scenario.admission(KVGATE)
         assert isinstance(admission, GateAdmission)
         world = World(scenario.settings(), admission, Later(scenario.clients(), SCRAPE_S * (phase + 0.5) / PHASES)).run()
-        figures = replayed_figures(world, figures_of(world, scenario.targets), admission.gate.counters.held)
+        figures = replayed_figures(world, figures_of(world, scenario.targets), scenario.replay)
         for name, values in found.items():
             values.append(float(figures.shed or 0) if name == "shed" else figures.extra.get(name, 0.0))
     return told, found

@@ -13,11 +13,12 @@ from proxy.core.gate import Gate
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_shape import KvShape
 from proxy.core.ledger import Lease
+from proxy.core.length_names import class_chain
 from proxy.core.outcome import Mode
 from proxy.core.placement import Placement
 from proxy.core.policy import Policy, Queue, Relay
 from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
-from proxy.core.survival import SurvivalModel, class_chain
+from proxy.core.survival import SurvivalModel
 from proxy.core.wait_queue import WaitQueue
 
 FOREVER_S = 1e9
@@ -186,9 +187,9 @@ def next_choice(placement: Placement, pool: list[Book], now_s: float) -> Choice 
 
 def promised(queue: WaitQueue) -> float:
     """Forecast token-time of those with a promise, over all bands."""
-    return sum(band.charge for band in queue._bands.values())
+    return sum(band.charge for band in queue.bands.values())
 
 
 def tenants_remembered(gate: Gate) -> int:
     """Tenants the queue keeps an account of."""
-    return sum(len(band.tenants) for band in gate.queue._bands.values())
+    return sum(len(band.tenants) for band in gate.queue.bands.values())

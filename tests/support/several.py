@@ -71,7 +71,7 @@ def tell(gate: Gate, count: int, now_s: float) -> list[Effect]:
 
 def account(gate: Gate) -> tuple[dict[str, float], int, list[np.ndarray]]:
     """Tenants' virtual times, open leases and every ledger's sums."""
-    virtual = {name: line.virtual for band in gate.queue._bands.values() for name, line in band.tenants.items()}
+    virtual = {name: line.virtual for band in gate.queue.bands.values() for name, line in band.tenants.items()}
     return virtual, gate.open_requests, [one.ledger.totals.copy() for one in gate.fleet]
 
 

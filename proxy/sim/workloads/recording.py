@@ -5,6 +5,9 @@ with a natural length one token beyond its cap, or beyond what was seen where it
 failed (``error``) nobody knows; what was seen is played, at least one token. One that was refused (``shed``) is played with the length of
 another of its class, drawn by its line's number.
 
+What was there when the recording began (a negative time of arrival) comes when it got its place, and what waited then just before the
+beginning, in its order and with the time it had left: those who had been before them are not in the file, and they would find room.
+
 A recording that kvgate made has a head, with the engines; it is a ``Recording``, which ``sim.replay`` sets against its replay. Of a request
 for several sequences only one is played.
 """
@@ -37,6 +40,8 @@ class Recording(Trace):
         self.rows = rows
         self.head = head
         self.end = end
+        self.begins_s = max(0.0, -min(one.arrival_s for one in requests))  # when it begins, after the first request played
+        self.early = frozenset(name for name, row in rows.items() if row.arrival_s < 0.0)  # there when it began
 
 
 def recording_head(path: Path) -> tuple[RecordingHead, RecordingEnd | None] | None:
@@ -80,19 +85,27 @@ def _requests(rows: dict[str, RecordedRequest], block_size: int) -> list[SimRequ
     named: dict[int, BlockNames] = {}
     requests = []
     known = _lengths(rows)
-    for request_id, row in rows.items():
+    for request_id, row in sorted(rows.items(), key=lambda one: one[1].arrival_s):
         names = named.setdefault(row.block_size, BlockNames(row.block_size, block_size))
         natural = max(1, -(-row.natural_tokens // row.copies))
         if row.finish_reason == "shed" and (alike := known.get(row.traffic_class)):
             natural = Random(request_id).choice(alike)
+        arrival_s = row.arrival_s if row.arrival_s >= 0.0 else min(_start_s(row), 0.0)
         requests.append(
             SimRequest(
-                request_id, row.prompt_tokens, natural, row.output_tokens_max, row.arrival_s, row.tenant, row.priority,
+                request_id, row.prompt_tokens, natural, row.output_tokens_max, arrival_s, row.tenant, row.priority,
                 names.of(row.block_hashes, row.prompt_tokens), row.streaming, row.session,
                 wait_s_max=row.client_wait_s, traffic_class=row.traffic_class, tools=row.tools, weight=row.weight,
+                waited_s=arrival_s - row.arrival_s,
             )
         )  # fmt: skip
     return requests
+
+
+def _start_s(row: RecordedRequest) -> float:
+    """When it got its place, or gave up."""
+    waited_s = row.total_s if row.queue_wait_s is None or row.finish_reason == "shed" else row.queue_wait_s
+    return row.arrival_s + (waited_s or 0.0)
 
 
 def _lengths(rows: dict[str, RecordedRequest]) -> dict[str, list[int]]:

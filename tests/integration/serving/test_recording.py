@@ -38,7 +38,8 @@ async def test_a_recording_tells_everything_but_content(
 ) -> None:
     monkeypatch.setenv("KVGATE_ADMIN_TOKEN", TOKEN)
     path = tmp_path / "r.jsonl"
-    async with small({"queue": {"requests_max": 2}}) as (mocks, proxy):
+    listed = {"list": {"acme-corp": {"tokens_per_min": 6_000_000}}}
+    async with small({"queue": {"requests_max": 2}, "tenants": listed}) as (mocks, proxy):
         proxy.services.access = AdminAccess(TOKEN)
         async with admin_of(proxy) as admin:
             task = await recorded(admin, path, 3.0)
@@ -59,8 +60,11 @@ async def test_a_recording_tells_everything_but_content(
     head, *rows, end = map(json.loads, text.splitlines())
     assert (head["recording"], head["mode"], head["engines"][0]["usable_blocks"]) == (1, "enforce", 128)
     assert (end["recording_end"], end["requests"]) == (1, len(rows))
+    assert head["learned"]["lengths"][0]["name"] == []
+    assert [one["name"] for one in head["tenants"]] != ["acme-corp"]
+    assert head["tenants"][0]["tokens_per_min"] == 6e6
     first, second = rows[:2]
-    assert first["tenant"] == second["tenant"]
+    assert first["tenant"] == second["tenant"] == head["tenants"][0]["name"]
     assert re.fullmatch(r"[0-9a-f]{12}", first["tenant"])
     assert first["block_hashes"] == second["block_hashes"] != []
     assert (first["outcome"], first["client_wait_s"], first["output_tokens_max"]) == ("completed", 9.0, 4)

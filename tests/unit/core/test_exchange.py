@@ -10,8 +10,8 @@ from proxy.core.events import (
     Granted,
 )
 from proxy.core.exchange import Completion
+from proxy.core.length_names import leaf_name
 from proxy.core.outcome import Outcome
-from proxy.core.survival import leaf_name
 from tests.support.builders import demand
 from tests.support.several import account, filled, gate_of, quarter
 

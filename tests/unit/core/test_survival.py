@@ -8,6 +8,7 @@ import pytest
 
 from proxy.core import survival
 from proxy.core.demand import Demand
+from proxy.core.length_names import bucket, class_chain
 from proxy.core.survival import (
     EDGES,
     FORGET_COMPLETIONS,
@@ -15,8 +16,6 @@ from proxy.core.survival import (
     PRIOR_RATES,
     ROOT_WEIGHT,
     SurvivalModel,
-    bucket,
-    class_chain,
 )
 from tests.support.builders import demand
 

@@ -6,17 +6,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from proxy.core.learned import Learned, learned_of
 from proxy.core.policy import Policy, TrafficClass
 from proxy.core.policy import Queue as QueuePolicy
+from proxy.sim.admission import GateAdmission
 from proxy.sim.replay import Replayed, engines_of, recorded_figures, step_time_of, world_of
 from proxy.sim.scenario import KVGATE, Scenario, build, play
 from proxy.sim.sim_request import SimRequest, SimResult
 from proxy.sim.step_time import StepTimeModel
 from proxy.sim.workloads import TraceError, load_workload
 from proxy.sim.workloads.recording import Recording, recording_head
-from proxy.sim.world import Listed
+from proxy.sim.world import Listed, World
 
 ENGINE = {"name": "a", "usable_blocks": 100, "block_size": 16, "context_tokens": 2048}
 HEAD = {"recording": 1, "version": "0.1", "mode": "enforce", "engines": [ENGINE]}
@@ -122,11 +125,49 @@ def written(result: SimResult) -> dict[str, Any]:
     """What a proxy would have recorded of it."""
     request, waited_s = result.request, None if result.forwarded_s is None else result.forwarded_s - result.arrived_s
     known = {"output_tokens_max": request.output_tokens_max, "queue_wait_s": waited_s}
+    total_s = (result.end_s or result.arrived_s) - result.arrived_s
     return {
         "arrival_s": result.arrived_s, "prompt_tokens": request.prompt_tokens, "output_tokens": result.output_tokens,
-        "finish_reason": "shed" if waited_s is None else "stop", "outcome": result.outcome, "held": bool(waited_s),
+        "finish_reason": "shed" if waited_s is None else "stop", "outcome": result.outcome,
+        "held": (total_s if waited_s is None else waited_s) > 0.0, "total_s": total_s,
         **{name: value for name, value in known.items() if value is not None},
     }  # fmt: skip
+
+
+def begun_at(begin_s: float, rules: Policy, path: Path) -> tuple[Path, Path]:
+    """A run recorded from ``begin_s`` on, as a proxy that was there records it; and the same without what was before."""
+    engine = {"engines": [ENGINE | {"usable_blocks": 600, "context_tokens": 4096, "sequences_max": 256}]}
+    asked = list(islice(load_workload("chat", 1).arrivals(4.0), 500))
+    scenario = Scenario(kv_blocks=600, sequences_max=256, context_tokens=4096, policy=rules)
+    admission = GateAdmission(rules)
+    world = World(scenario.settings(), admission, Replayed(Listed(asked), rules))
+    told: list[Learned] = []
+    world.at(begin_s, lambda: told.append(learned_of(admission.gate, ["r0"], str, begin_s)))
+    results = world.run().results.values()
+    rows = [written(one) | {"arrival_s": one.arrived_s - begin_s} for one in results if (one.end_s or 0.0) >= begin_s]
+    head = HEAD | engine | {"learned": msgspec.to_builtins(told[0])}
+    return (
+        write(path / "warm.jsonl", head, *rows),
+        write(path / "cold.jsonl", HEAD | engine, *[row for row in rows if row["arrival_s"] >= 0.0]),
+    )
+
+
+@pytest.mark.slow
+def test_a_recording_that_begins_in_the_middle_is_replayed_from_there(tmp_path: Path) -> None:
+    """Counts and waits as they were, where a replay that begins with nothing is far off."""
+    rules = Policy(queue=QueuePolicy(wait_s_max=15.0))
+    off = []
+    for path in begun_at(60.0, rules, tmp_path):
+        scenario = Scenario(workload=str(path), policy=rules, **world_of(*recording_head(path) or ()))
+        was, again = recorded_figures(recording(path)), play(scenario, KVGATE)
+        assert (again.offered, was.shed or 0) > (150, 50)
+        names = ("held", "queue_wait_s_p50", "queue_wait_s_p99")
+        pairs = [(was.shed or 0, again.shed or 0), *((was.extra[name], again.extra[name]) for name in names)]
+        off.append([abs(there / here - 1.0) for here, there in pairs])
+    warm, cold = off
+    assert max(warm[:2]) <= 0.05
+    assert max(warm[2:]) <= 0.10
+    assert max(cold) > 0.05
 
 
 def test_a_run_written_down_is_the_same_run_again(tmp_path: Path) -> None:
