@@ -129,7 +129,7 @@ def _style(panel: Panel) -> tuple[Json, Json]:
     """Return options and custom field options of the panel's kind."""
     if panel.kind == "stat":
         reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
-        return {"reduceOptions": reduce, "colorMode": "background", "graphMode": "area", "textMode": "value_and_name"}, {}
+        return {"reduceOptions": reduce, "colorMode": "background", "graphMode": "area", "textMode": "value"}, {}
     if panel.kind == "state-timeline":
         hidden = {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []}
         return {"showValue": "auto", "rowHeight": 0.8, "mergeValues": True, "legend": hidden}, {"fillOpacity": 80}

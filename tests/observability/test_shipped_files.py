@@ -12,7 +12,7 @@ import yaml
 
 from proxy.config.schema import POLICY
 from proxy.config.shape import key_names
-from tests.observability.shipped import DEPLOY, GRAFANA, PROMETHEUS, dashboards, rules
+from tests.observability.shipped import DEPLOY, GRAFANA, GROUPING, PROMETHEUS, dashboards, rules
 from tests.test_docs import METRIC, metrics_of_the_code, plain
 
 BOARDS = dashboards()
@@ -127,6 +127,17 @@ def test_every_alert_has_its_runbook_and_its_tests(name: str) -> None:
     }
     quiet, fires = (bool(told["exp_samples"]) for told in tested[name]["promql_expr_test"])
     assert (quiet, fires) == (False, True)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_what_an_alert_says_of_labels_is_there_to_be_said(name: str) -> None:
+    """A label that the expression has not kept would be told as nothing."""
+    recorded = {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
+    expression = ALERTS[name]["expr"]
+    whole = " ".join([expression, *(text for record, text in recorded.items() if record in expression)])
+    kept = {label.strip() for labels in GROUPING.findall(whole) for label in labels.split(",")}
+    kept |= {"instance"} if name == "KvgateDown" else set()
+    assert set(re.findall(r"\$labels\.(\w+)", str(ALERTS[name]["annotations"]))) - kept == set()
 
 
 def test_no_runbook_is_left_of_an_alert_that_is_gone() -> None:
