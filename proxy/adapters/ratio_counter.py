@@ -3,8 +3,8 @@
 ``tokens = ceil(1.2 × (q × bytes + i × media items)) + 64 + 8 × messages`` for a chat, 160 more with tools, and
 ``ceil(1.2 × q × bytes) + 4`` for a completion. ``q`` is the 95th percentile of tokens per byte over the last 256 finished calls of the
 model and route, 0.5 (two bytes a token) until eight were seen; ``i`` the same for tokens per media item of each kind (image, audio,
-video), large at first. A conversation stored in the engine comes on top by its own bound. Fails high on short prompts by the constants,
-low on text unlike what was seen before (another script), which the factor covers only in part. Never zero.
+video, a piece of speech), large at first. A conversation stored in the engine comes on top by its own bound. Fails high on short prompts
+by the constants, low on text unlike what was seen before (another script), which the factor covers only in part. Never zero.
 """
 
 import math
@@ -19,8 +19,9 @@ QUANTILE = 0.95
 SAMPLES_MAX = 256
 SAMPLES_MIN = 8
 TOKENS_PER_BYTE_FIRST = 0.5
-# What common models take at most for an item of ordinary size: a photograph of a megapixel, five minutes of speech, a minute of video.
-TOKENS_PER_MEDIA_ITEM_FIRST = {"image": 1536.0, "audio": 4096.0, "video": 16384.0, "other": 1536.0}
+# What common models take at most for an item of ordinary size: a photograph of a megapixel, five minutes of speech, a minute of video. A
+# piece of speech is half a minute: Whisper's encoder makes 1,500 positions of it.
+TOKENS_PER_MEDIA_ITEM_FIRST = {"image": 1536.0, "audio": 4096.0, "video": 16384.0, "other": 1536.0, "speech": 1536.0}
 # A row of hidden states in base64 is at least this long (512 dimensions of bfloat16); rows are tokens.
 TOKENS_PER_EMBEDS_BYTE_FIRST = 1 / 1366
 MESSAGE_TOKENS = 8
@@ -102,7 +103,7 @@ class RatioCounter:
             text = fixed + self._rate(call, "text") * call.prompt_bytes
             if len(call.media) == 1:  # else nobody knows which kind took what
                 ((kind, count),) = call.media
-                self._quantile(call, kind).add(max(1.0, (prompt_tokens - text) / count))
+                self._quantile(call, kind).add(max(1.0, (prompt_tokens - text) / count / _times_counted(call)))
         elif call.prompt_bytes >= LEARNT_BYTES_MIN:
             self._quantile(call, "text").add(max(0.0, prompt_tokens - _message_tokens(call)) / call.prompt_bytes)
 
@@ -132,6 +133,11 @@ class RatioCounter:
         else:
             self._quantiles.move_to_end(key)
         return found
+
+
+def _times_counted(call: Call) -> int:
+    """In how many prompts each item is: pieces of speech have one each."""
+    return len(call.chats) if call.kind is CallKind.SPEECH else 1
 
 
 def _message_tokens(call: Call) -> int:

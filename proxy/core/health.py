@@ -5,9 +5,10 @@ A replica that answers its scrapes may still fail what it is sent. It is *ejecte
     failures in a row >= failures_max                              (``SLOW_START_FAILURES_MAX`` while it is coming back), or
     failures / requests >= failure_ratio_max over ``WINDOW_S``     with requests_min of them,
 
-and the others of its pool fail less than half as often over the same time: what fails everywhere is the requests' fault. What counts as
-a failure the driver says (``serving.attempts``): never a 4xx, never the engine's own full queue. Requests that were under way together
-and are lost within ``INCIDENT_S`` are one failure: a broken connection says no more of its replica for carrying twenty of them.
+and the others of its pool fail less than half as often over that time (of those in a row all failed, whatever it answered before):
+what fails everywhere is the requests' fault. What counts as a failure the driver says (``serving.attempts``): never a 4xx, never the
+engine's own full queue. Requests that were under way together and are lost within ``INCIDENT_S`` are one failure: a broken connection
+says no more of its replica for carrying twenty of them.
 
 An ejection lasts ``eject * 2^n`` up to ``eject_max``, n being those before it in a row, each before the replica had come through the slow
 start after the last, or had answered ``requests_min`` requests: a new fault of one that was well is a new beginning. Then it comes back
@@ -83,7 +84,7 @@ class Outliers:
         record.incident_s = now_s
         record.note(now_s, failed=True)
         reason = self._reason(record, now_s)
-        if reason is None or not record.in_use or not self._peers_better(record, now_s):
+        if reason is None or not record.in_use or not self._peers_better(record, reason, now_s):
             return None
         if not self._spared(record):
             if self._carried_by_others(record, now_s):
@@ -206,13 +207,13 @@ class Outliers:
         """Whether one of its pools has too few left."""
         return any(sum(not one.in_use for one in pool) > self.policy.eject_ratio_max * len(pool) for pool in self._pools(record))
 
-    def _peers_better(self, record: HealthRecord, now_s: float) -> bool:
+    def _peers_better(self, record: HealthRecord, reason: EjectReason, now_s: float) -> bool:
         """Whether what it fails is served elsewhere."""
         requests = failed = 0
         for one in {id(one): one for pool in self._pools(record) for one in pool if one is not record}.values():
             one.lapse(now_s)
             requests, failed = requests + len(one.ended), failed + one.failed
-        ours = record.failed / len(record.ended)
+        ours = record.failed / len(record.ended) if reason is EjectReason.RATIO else 1.0
         return failed <= PEERS_BETTER_RATIO * ours * requests
 
     def _carried_by_others(self, record: HealthRecord, now_s: float) -> bool:

@@ -153,7 +153,7 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
     call, traffic_class = intake.call, intake.traffic_class
     tenant = services.policy.tenants.policy_of(intake.tenant)
     parts = counted.parts
-    if call.kind.prefill_only:
+    if call.kind.prefill_only or call.kind is CallKind.SPEECH:
         parts = held_at_once(parts, services.dispatcher.gate.fleet.of_model(intake.model))
     return Demand(
         request_id=services.request_id(),
@@ -183,7 +183,7 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
 
 
 def held_at_once(parts: tuple[PromptPart, ...], books: list[Book]) -> tuple[PromptPart, ...]:
-    """Of prompts that generate nothing, the longest as far as the engine holds them at the same time.
+    """Of prompts that generate nothing, and of pieces of speech, the longest as far as the engine holds them at the same time.
 
     Each gives its blocks back with its prefill, so of a list of thousands no more are held than a step or two can take; the rest waits in
     the engine, which refuses no list for its length. Bounded by half of the smallest pool and half of its sequences too, at least one.

@@ -16,6 +16,10 @@ class CallKind(StrEnum):
     GENERATE = "generate"  # token ids in and out
     SCORING = "scoring"  # generative scoring: one token for each pair of query and item
     POOLING = "pooling"  # embeddings, classification: prompts and no output
+    DECISIONS = "decisions"  # structured ones: a prompt and one token for each question
+    SPEECH = "speech"  # recordings to be written down: a prompt for each piece
+    COHERE_CHAT = "cohere_chat"
+    INVOCATION = "invocation"  # read as one of the others
     RANKING = "ranking"  # scores and ranks: each pair of query and document is a prompt, and there is no output
 
     @property
@@ -24,7 +28,7 @@ class CallKind(StrEnum):
         return self in _PREFILL_ONLY
 
 
-_PREFILL_ONLY = frozenset({CallKind.SCORING, CallKind.POOLING, CallKind.RANKING})
+_PREFILL_ONLY = frozenset({CallKind.SCORING, CallKind.DECISIONS, CallKind.POOLING, CallKind.RANKING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ class Call:
 
     ``prompts`` (completions) holds strings or tuples of token ids; ``chats`` holds the conversations, mostly one. ``usage_wanted`` says
     whether the client asked for usage in the stream, or its route always tells it. ``media`` counts parts that are no text by their
-    kind (image, audio, video, other). Not ``countable`` is a prompt of which only the engine knows how it is made; ``history_tokens``
-    come before it from a stored conversation, by an upper bound.
+    kind (image, audio, video, speech, other). Not ``countable`` is a prompt of which only the engine knows how it is made;
+    ``history_tokens`` come before it from a stored conversation, by an upper bound.
     """
 
     kind: CallKind

@@ -1,4 +1,4 @@
-"""Read bodies of routes that generate nothing: embeddings, pooling, classification, scores, ranks, and generative scoring.
+"""Read bodies of routes that generate nothing: embeddings, pooling, classification, scores, ranks, generative scoring, and decisions.
 
 Each prompt is prefilled and forgotten, so a call's need is its prompts, all at once at most. Lists multiply: every pair of a query and a
 document is a prompt where the model reads both together, and an upper bound where it embeds them one by one. Special tokens between
@@ -13,6 +13,7 @@ from proxy.wire.call import Call, CallKind, ChatPrompt
 from proxy.wire.lax import UnreadableCallError, lax_bool, utf8_bytes
 
 PAIRS_MAX = 16384
+_DECISION_MEDIA = (("image", "images"), ("audio", "audio"), ("video", "videos"))
 _TEXT_PAIRS = (("query", "documents"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 
 
@@ -94,6 +95,25 @@ def read_scoring(fields: dict[str, Any]) -> Call:
     if not isinstance(items, list) or not items:
         raise UnreadableCallError("there are no items")
     return _pairs(CallKind.SCORING, [query] * len(items), items, fields)
+
+
+def read_decisions(fields: dict[str, Any]) -> Call:
+    """Read a state and the questions about it, each of which is a prompt that begins with the state. Raises UnreadableCallError."""
+    questions = fields.get("questions")
+    if not isinstance(questions, dict) or not 0 < len(questions) <= PAIRS_MAX or fields.get("state") is None:
+        raise UnreadableCallError("there is no state or there are no questions")
+    shared = json_bytes(fields["state"]) + json_bytes(fields.get("instructions"))
+    media = Counter({kind: len(fields[name]) for kind, name in _DECISION_MEDIA if isinstance(fields.get(name), list)})
+    chats = tuple(ChatPrompt(messages=(), text_bytes=shared + json_bytes(question)) for question in questions.values())
+    return Call(
+        kind=CallKind.DECISIONS,
+        output_tokens_max=1,
+        chats=chats,
+        countable=False,
+        media=media_counts(+media),
+        prompt_bytes=sum(chat.text_bytes for chat in chats),
+        **_alone(fields),
+    )
 
 
 def _pairs(kind: CallKind, left: list[Any], right: list[Any], fields: dict[str, Any]) -> Call:

@@ -69,6 +69,17 @@ def test_no_more_than_half_are_out(count: int, most: int) -> None:
     assert sum(found.ejected(f"r{index}") for index in range(count)) == most
 
 
+def test_one_that_was_well_just_now_is_ejected_as_soon_as_any_other() -> None:
+    """A fault of another one a moment ago is no excuse for what fails now."""
+    found = outliers(4)
+    for _ in range(60):
+        for index in range(4):
+            found.answered(f"r{index}", 0.0)
+    for other in ("r1", "r2"):
+        fail(found, other, 4, 1.0)
+    assert fail(found, "r0", 5, 5.0)[-1] is EjectReason.CONSECUTIVE
+
+
 def test_unreachable_ones_count_as_out_and_ejected_ones_are_used_again_when_too_many_are() -> None:
     found = outliers(4)
     found.seen("r3", ("m",), 0.0, usable=False)

@@ -255,7 +255,7 @@ def test_any_bytes_are_read_or_unreadable(kind: CallKind, body: bytes) -> None:
         call: Call | None = read_call(kind, body)
     except UnreadableCallError:
         call = None
-    assert call is None or call.kind is kind
+    assert call is None or call.kind is kind or kind is CallKind.INVOCATION
 
 
 @given(kind=st.sampled_from(CallKind), fields=BODIES)

@@ -91,3 +91,41 @@ def test_batches_and_token_ids() -> None:
 
 def test_every_kind_has_a_route() -> None:
     assert set(CALL_ROUTES.values()) == set(CallKind)
+
+
+def test_decisions_are_a_prompt_for_each_question() -> None:
+    questions = {"a": {"type": "yes_no", "instructions": "Is it?"}, "b": {"type": "choice", "criteria": ["x", "y"]}}
+    call = read(CallKind.DECISIONS, state="it is", questions=questions, images=["data:,"])
+    assert CALL_ROUTES["/v1/systemone"] is call.kind is CallKind.DECISIONS
+    assert (len(call.chats), call.output_tokens_max, call.media, call.countable) == (2, 1, (("image", 1),), False)
+    assert all(chat.text_bytes > len("it is") for chat in call.chats)
+    for wrong in ({"state": "s"}, {"questions": questions}, {"state": "s", "questions": {}}, {"state": "s", "questions": [1]}):
+        with pytest.raises(UnreadableCallError):
+            read(CallKind.DECISIONS, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"messages": [{"role": "user", "content": "hi"}]}, CallKind.CHAT),
+        ({"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}, CallKind.CHAT),
+        ({"prompt": "hi", "input": "hi"}, CallKind.COMPLETIONS),
+        ({"input": "hi"}, CallKind.POOLING),
+        ({"query": "q", "documents": ["a", "b"]}, CallKind.RANKING),
+        ({"text_1": "q", "text_2": "a"}, CallKind.RANKING),
+    ],
+)
+def test_an_invocation_is_what_its_fields_make_it(fields: dict[str, Any], kind: CallKind) -> None:
+    assert CALL_ROUTES["/invocations"] is CallKind.INVOCATION
+    assert read(CallKind.INVOCATION, **fields) == read(kind, **fields)
+
+
+def test_an_invocation_of_nothing_is_for_the_engine() -> None:
+    with pytest.raises(UnreadableCallError):
+        read(CallKind.INVOCATION, messages=None)
+
+
+def test_coheres_chat_is_a_chat_that_nothing_can_be_asked_of() -> None:
+    call = read(CallKind.COHERE_CHAT, messages=[{"role": "user", "content": "hi"}], max_tokens=5, stream=True)
+    assert CALL_ROUTES["/cohere/v2/chat"] is call.kind is CallKind.COHERE_CHAT
+    assert (call.output_tokens_max, call.stream, call.usage_wanted, call.countable) == (5, True, True, False)
