@@ -8,9 +8,9 @@ Only while the client has seen nothing, and only what no harm is done by sending
 - 503, or 429: its own full queue, which is backpressure and nobody's fault.
 
 Where it goes next, and when to a replica that has failed it before, says ``core.retrying``. An answer is shown as soon as ``ANSWERS_MAX``
-replicas gave one, or all there are: what so many refuse is hardly their fault, and the client can do more with what they say than with a
-502. 4xx are the client's to see, and never count. When nobody else is left, or the budget is used up, the client gets the last replica's
-own answer as it is where there is one, else 502, or 504 after a time-out.
+replicas gave one, or all there are and none of them lost the request otherwise: what so many refuse is hardly their fault, and the client
+can do more with what they say than with a 502. 4xx are the client's to see, and never count. When nobody else is left, or the budget is
+used up, the client gets the last replica's own answer as it is where there is one, else 502, or 504 after a time-out.
 """
 
 from collections import Counter

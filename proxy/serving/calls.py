@@ -180,7 +180,8 @@ class Calls:
         answers = 0
         while True:
             replica = course.replica = admission.lease.replica
-            refuse = services.attempts.refused(answers, others=admission.untried)
+            lost = admission.reroutes > answers  # elsewhere: then a 5xx here is no sign that the request is at fault
+            refuse = services.attempts.refused(answers, others=admission.untried or (lost and admission.may_go_on))
             fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
             result = await self._send_to(course, replica, hooks, receive, send, fingerprint=fingerprint, refuse=refuse)
             course.result = result

@@ -267,3 +267,30 @@ async def test_answers_that_take_too_long(limit: str, stream: bool, status: int)
             assert proxy.metric(f'kvgate_upstream_timeouts_total{{limit="relay.{limit}"}}') == 1
             ejected = status == 200 and limit != "total"
             assert proxy.services.watchers["bad"].phase is (ReplicaPhase.EJECTED if ejected else ReplicaPhase.SERVING)
+
+
+async def test_a_5xx_is_not_shown_while_another_only_lost_the_request() -> None:
+    """Both replicas fail it, one by an answer: it goes back to the one that lost it, which does it now."""
+    asked: dict[str, list[str]] = {"big": [], "small": []}
+
+    def replica(name: str, first: bytes) -> Any:
+        async def script(peer: Peer) -> None:
+            head, _ = await peer.request()
+            if b"POST /v1/" not in head:
+                await answer_like_vllm(peer, head)
+                return
+            asked[name].append(name)
+            await peer.send(first if len(asked[name]) == 1 else SERVED)
+            if not first and len(asked[name]) == 1:
+                peer.reset()
+
+        return script
+
+    async with ScriptedUpstream.running(replica("big", b"")) as one, ScriptedUpstream.running(replica("small", BROKEN)) as two:
+        replicas = [{"url": one.url, "kv_blocks": 5000, "name": "big"}, {"url": two.url, "kv_blocks": 300, "name": "small"}]
+        async with proxying(policy={"replicas": replicas}) as proxy:
+            reply = await proxy.wire.chat(max_tokens=2)
+            assert (reply.status, reply.body) == (200, b'{"choices":[]}')
+            await proxy.until_idle()
+            assert [record.reroutes for record in proxy.records] == [2]
+            assert (len(asked["big"]) + len(asked["small"]), asked["small"][:1]) == (3, ["small"])
