@@ -124,6 +124,12 @@ def _resume() -> CommandModule:
     return resume
 
 
+def _snapshot() -> CommandModule:
+    from proxy.cli import snapshot  # noqa: PLC0415
+
+    return snapshot
+
+
 def _top() -> CommandModule:
     from proxy.cli import top  # noqa: PLC0415
 
@@ -195,6 +201,11 @@ COMMANDS = {
         _drain,
     ),
     "resume": Command("send requests to a drained replica again", "kvgate resume 10.0.0.5:8000 --all", _resume),
+    "snapshot": Command(
+        "everything about a running proxy that a ticket needs, without content and keys",
+        "kvgate snapshot -o ticket.json.gz",
+        _snapshot,
+    ),
     "top": Command(
         "watch a proxy in the terminal: replicas, queue, and every decision with its reason",
         "kvgate top http://127.0.0.1:8081",

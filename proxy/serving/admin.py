@@ -21,6 +21,7 @@ from proxy.serving.admin_policy import PolicyRoutes
 from proxy.serving.admin_record import record_routes
 from proxy.serving.admin_report import report_routes
 from proxy.serving.admin_requests import request_routes
+from proxy.serving.admin_snapshot import snapshot_routes
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.exposition import exposition
 from proxy.serving.services import Services
@@ -85,6 +86,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             *report_routes(services.history),
             *live_routes(services),
             *request_routes(services),
+            *snapshot_routes(services),
         ]
     )
 
