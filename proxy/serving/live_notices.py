@@ -84,9 +84,7 @@ def _store(services: Services, now_s: float) -> Iterator[Notice]:
     since_s = now_s - sharing.changed_s
     if sharing.phase is StorePhase.DEGRADED:
         error = f": {_cut(sharing.last_error)}" if sharing.last_error else ""
-        words = (
-            f"The shared store is out of reach for {since_s:.0f} s, this proxy fills only its own share of every replica{error}"
-        )
+        words = f"The shared store has been out of reach for {since_s:.0f} s, this proxy fills only its own share of every replica{error}"
         yield Notice(ERROR, "store_degraded", words)
     elif sharing.phase is StorePhase.RECOVERING:
         yield Notice(

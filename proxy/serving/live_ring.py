@@ -18,7 +18,7 @@ from proxy.wire.live_report import Row, Sample
 
 EVERY_S = 1.0
 LOOKS_MAX = 300
-SLICE = 8
+SLICE = 4  # about a millisecond, whatever they hold
 UNKNOWN: Row = (None, None, None, None, None)
 
 _encode = msgspec.json.Encoder().encode

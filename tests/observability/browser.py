@@ -10,7 +10,7 @@ from typing import Literal
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 SHOTS = "KVGATE_SCREENSHOTS"  # a folder to write screenshots to; without it none are kept
-LOOK_MS = 15_000
+LOOK_MS = 60_000  # a machine may be busy: nothing waits as long when it is right
 
 LONG_TASKS = """
 window.longTasks = [];

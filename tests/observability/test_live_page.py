@@ -106,7 +106,7 @@ async def test_a_replica_down() -> None:
         await expect(found.page.get_by_text("2 of 3 serve")).to_be_visible()
         await expect(cards(found).nth(2)).to_contain_text("✕ unreachable")
         await expect(cards(found).nth(2)).to_contain_text("Does not answer: nobody is sent there")
-        await expect(found.page.get_by_role("status").first).to_contain_text("1 of 3 replicas does not serve.", timeout=30_000)
+        await expect(found.page.get_by_role("status").first).to_contain_text("1 of 3 replicas does not serve.")
         await found.page.get_by_label("Order").select_option("trouble first")
         await expect(cards(found).first).to_contain_text(name)
         await found.shot("replica-down")
@@ -130,7 +130,7 @@ async def test_redis_down() -> None:
             server.stop()
             await expect(found.page.locator("#store")).to_have_text("degraded")
             notices = found.page.get_by_role("list", name="Notices")
-            await expect(notices).to_contain_text("The shared store is out of reach")
+            await expect(notices).to_contain_text("The shared store has been out of reach")
             await expect(notices).to_contain_text("this proxy fills only its own share of every replica")
             await found.shot("redis-down")
             async with tab(browser, stage.url, scheme="dark") as dark:
@@ -157,15 +157,15 @@ async def test_sixty_four_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     async with staged(replicas=4, engines=16) as stage, chromium() as browser, tab(browser, stage.url) as found:
         await expect(cards(found)).to_have_count(64)
         await expect(found.page.get_by_text("64 of 64 serve")).to_be_visible()
-        streams = await stage.ask(96, tokens=1500)
+        streams = await stage.ask(96, tokens=1900)
         await expect(headline(found)).to_contain_text("96 requests are being served")
+        await found.shot("64-replicas")
         await found.page.get_by_label("Find").fill("#15")
         await expect(cards(found)).to_have_count(4)
         await found.page.get_by_label("Find").fill("")
         await expect(cards(found)).to_have_count(64)
         before = len(stage.proxy.services.ring.after(0))
         await until(lambda: len(stage.proxy.services.ring.after(0)) >= before + 5, "some more looks")
-        await found.shot("64-replicas")
         tasks = await found.page.evaluate("window.longTasks")
         with capsys.disabled():
             sys.stdout.write(f"\n64 replicas: long tasks of the page in ms: {[round(one) for one in tasks]}\n")
@@ -253,3 +253,26 @@ async def test_by_keyboard() -> None:
         await expect(found.page.get_by_role("dialog", name="Switches")).to_be_visible()
         await found.page.keyboard.press("Escape")
         await expect(found.page.get_by_role("button", name="Switches…")).to_be_focused()
+
+
+async def test_a_screen_reader_is_told_seldom() -> None:
+    """The live region follows the headline at once to another level, and otherwise once a minute at most."""
+    async with staged() as stage, chromium() as browser, tab(browser, stage.url) as found:
+        await expect(found.page.locator("#said")).to_have_text("Idle: nobody is served, nobody waits.")
+        assert await found.page.locator("#said").get_attribute("aria-live") == "polite"
+        streams = await stage.ask(2, tokens=600)
+        await expect(headline(found)).to_have_text("2 requests are being served, nobody waits.")
+        assert await found.page.locator("#said").text_content() == "Idle: nobody is served, nobody waits."
+        await leave(streams)
+
+
+async def test_a_restart_begins_anew() -> None:
+    async with staged() as stage, chromium() as browser, tab(browser, stage.url) as found:
+        assert (await stage.proxy.wire.chat(max_tokens=2)).status == 200
+        await expect(decisions(found).get_by_role("listitem")).to_have_count(1)
+        report = await found.page.evaluate("fetch('/admin/live').then((reply) => reply.json())")
+        fresh = report | {"run": "another", "decisions": [], "samples": [], "ended": 0, "headline": "Another run."}
+        await found.page.route("**/admin/live*", lambda route: route.fulfill(json=fresh))
+        await expect(headline(found)).to_have_text("Another run.")
+        await expect(decisions(found).get_by_role("listitem")).to_have_count(0)
+        assert found.complaints == []

@@ -4,6 +4,7 @@ import { set } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const KEPT = 300;
+const POINTS_MAX = 100; // of a replica's line, which is some two hundred pixels wide
 const SHOWN_MIN = 60; // a process that has just started fills less than the whole width
 const MEASURED = 0;
 const PEAK = 2;
@@ -96,8 +97,10 @@ export function drawReplica(svg, looks, name) {
     shape("path", "line measured", svg);
     shape("path", "line peak", svg);
   }
+  const every = Math.ceil(looks.looks.length / POINTS_MAX);
+  const chosen = every > 1 ? looks.looks.filter((one) => one.seq % every === 0) : looks.looks; // the same ones every time: no flicker
   const shares = (part) =>
-    looks.looks.map((one) => {
+    chosen.map((one) => {
       const row = one.replicas[name];
       return row && row[part] !== null && row[CAPACITY] ? row[part] / row[CAPACITY] : null;
     });
