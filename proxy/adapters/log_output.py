@@ -42,6 +42,9 @@ def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | N
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # whoever ran one before may have left handlers of its own there
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)

@@ -127,6 +127,7 @@ class Programs:
     async def start(self, name: str, words: list[str]) -> Program:
         """Start ``python -m proxy`` with ``words``, unimpressed by the caller's own ``KVGATE_…`` variables."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("KVGATE_")}
+        environment["KVGATE_LOG_FORMAT"] = "console"  # whoever reads what went wrong is a person
         return await self.start_command(name, [sys.executable, "-m", "proxy", *words], environment)
 
     async def start_command(

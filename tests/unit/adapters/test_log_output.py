@@ -68,6 +68,7 @@ def test_a_line_of_ours_has_its_fields() -> None:
 
 
 def test_uvicorn_libraries_and_warnings_go_the_same_way() -> None:
+    logging.getLogger("uvicorn").propagate = False  # as its own configuration leaves it
     stream = opened("json", several=True)
     logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     logging.getLogger("httpx").info("HTTP Request: GET http://replica/metrics")
