@@ -159,6 +159,11 @@ class TenantRates:
             policy_key=self._tenants.key_of(demand.tenant, kind), retry_after_s=wait_s,
         )  # fmt: skip
 
+    def used_up(self, tenant: str, now_s: float) -> bool:
+        """Whether nothing of the tenant can go now, however small it is."""
+        account = self._accounts.get(tenant)
+        return account is not None and any(bucket.missing(1.0, now_s) > 0.0 for bucket in account.buckets.values())
+
     def end(self, request_id: str, used_tokens: float, now_s: float, *, served: bool = True) -> None:
         """The request is over, with so many tokens in and out; not ``served``, it did not count at all. A second end is none."""
         reserved = self._reserved.pop(request_id, None)

@@ -140,7 +140,9 @@ def sized(services: Services, intake: Intake, counted: PromptCount) -> Intake:
 
 async def count(services: Services, intake: Intake, books: list[Book]) -> PromptCount:
     """Count the prompt as the engine will, where its exact length can matter. Raises PromptTooLongError."""
-    expected = None if services.policy.sizes_matter else services.uncounted.take(intake.call, books)
+    gate = services.dispatcher.gate
+    refused = gate.rates.active and gate.enforces(intake.tenant) and gate.rates.used_up(intake.tenant, services.clock.now_s())
+    expected = None if services.policy.sizes_matter else services.uncounted.take(intake.call, books, refused=refused)
     if expected is not None:
         return expected
     context = max((book.spec.context_tokens_max for book in books), default=None)

@@ -2,6 +2,9 @@
 
 They go with the length that the engine's usage has taught to expect of so many bytes. Every ``COUNTED_EVERY``-th is counted all the same,
 so that counts go on being compared with the engine's. ``slack_tokens``: by how much the bounds of those in flight exceed what is expected.
+
+Nor are those counted whose tenant has nothing left of its rate: what is refused for certain is to cost little, or a loud tenant would
+take the processor from the others.
 """
 
 from proxy.core.book import Book
@@ -27,15 +30,20 @@ class Uncounted:
         """State for people and tests: slack 0 when idle."""
         return f"<Uncounted slack_tokens={self.slack_tokens}>"
 
-    def take(self, call: Call, books: list[Book]) -> PromptCount | None:
-        """What to expect of a prompt that need not be counted; None: count it."""
+    def take(self, call: Call, books: list[Book], *, refused: bool = False) -> PromptCount | None:
+        """What to expect of a prompt that need not be counted; None: count it. ``refused``: it will be, whatever its length."""
         if self.exact_for:
             return None
+        if refused:
+            return self._expected(call, min((book.spec.usable_blocks * book.spec.block_size for book in books), default=0))
         tokens_max = bound_tokens_max(self._gate, books, self.slack_tokens)
         if tokens_max <= 0:
             return None
         self._turn = (self._turn + 1) % COUNTED_EVERY
-        expected = self._counter.expect(call, tokens_max) if self._turn else None
+        return self._expected(call, tokens_max) if self._turn else None
+
+    def _expected(self, call: Call, tokens_max: int) -> PromptCount | None:
+        expected = self._counter.expect(call, tokens_max)
         if expected is not None:
             self.slack_tokens += expected.slack_tokens
         return expected

@@ -56,6 +56,15 @@ def test_what_was_not_used_is_given_back_and_what_was_used_besides_is_owed() -> 
     assert refusal.retry_after_s == pytest.approx(650.0 / 60.0, abs=0.01)
 
 
+def test_a_bucket_that_lets_nothing_through_is_used_up() -> None:
+    one = rates(TenantPolicy("a", requests_per_s=1.0, tokens_per_min=3600.0, burst_s=1.0))
+    assert not one.used_up("a", 0.0), "nobody has asked yet"
+    assert asked(one, "first", 0.0, prompt=10, out=10.0) is None
+    assert one.used_up("a", 0.5)
+    assert not one.used_up("a", 1.0)
+    assert not one.used_up("nobody", 0.5)
+
+
 def test_what_was_not_served_does_not_count() -> None:
     one = rates(TenantPolicy("a", requests_per_s=1.0, tokens_per_min=3600.0, burst_s=1.0))
     assert asked(one, "a", 0.0, out=-60.0) is None

@@ -60,3 +60,13 @@ def test_a_recording_wants_lengths(gate: Gate) -> None:
     assert uncounted.take(CALL, list(gate.fleet)) is None
     uncounted.exact_for -= 1
     assert uncounted.take(CALL, list(gate.fleet)) is not None
+
+
+def test_what_is_refused_whatever_its_length_is_not_counted(gate: Gate) -> None:
+    uncounted = Uncounted(gate, Expecting())  # type: ignore[arg-type]
+    uncounted.slack_tokens = 10**9
+    assert uncounted.take(CALL, list(gate.fleet)) is None
+    refused = uncounted.take(CALL, list(gate.fleet), refused=True)
+    assert refused is not None
+    uncounted.ended(refused)
+    assert uncounted.slack_tokens == 10**9
