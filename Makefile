@@ -6,6 +6,7 @@
 # test-deploy  what deploy/ ships against real helm, kubectl, schemas (sets them up: 250 MB, once) and systemd
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
 # test-observability  the tests with a real Prometheus and Chromium, which must be installed
+# bench-relay  what the data path costs beside nginx (apt) and vllm-router (PyPI; or VLLM_ROUTER=PATH), into tests/bench/RELAY.md: six minutes
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
 # render-kubernetes  bring the plain manifests into step with the chart
 # lint     ruff, mypy, import floors
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-admission render-kubernetes lint fix
+.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-relay bench-admission render-kubernetes lint fix
 
 install: $(STAMP)
 
@@ -65,6 +66,9 @@ test-vllm: $(STAMP)
 test-observability: $(STAMP)
 	$(BIN)/python -m pip install -q -c constraints.txt --group observability
 	$(BIN)/python -m pytest -q -m observability
+
+bench-relay: $(STAMP)
+	$(BIN)/python -m tests.bench.relay_peers $(ARGS)
 
 bench-admission: $(STAMP)
 	$(BIN)/python -m pip install -q -c constraints.txt --group bench

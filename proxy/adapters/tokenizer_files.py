@@ -165,6 +165,9 @@ def _convert_with_transformers(folder: Path) -> Tokenizer:
             f"{folder} has no tokenizer.json and transformers cannot convert what is there: {error}. "
             "Give a folder with tokenizer.json, or leave the tokenizer out: the replica's /tokenize is asked then."
         ) from error
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    if added.issuperset(backend.get_vocab(with_added_tokens=False)):  # of a configuration alone it makes one that knows no word
+        raise TokenizerLoadError(f"{folder} has no vocabulary, only a configuration. Give a folder with tokenizer.json.")
     return backend
 
 

@@ -1,5 +1,6 @@
 """Puts the parts of one process together; nothing is started."""
 
+import itertools
 import logging
 import os
 import random
@@ -116,7 +117,7 @@ def build_services(
         drain=Drain(policy.relay.drain_accept_s, policy.relay.grace_s, lambda: _cut_off(services)),
         credentials=replicas.credentials,
         chance=random.random,
-        request_id=lambda: uuid.uuid4().hex,
+        request_id=_lease_names(),
         request_ids=RequestIds(name),
         exchange=exchange,
     )
@@ -211,6 +212,12 @@ def upstream_limits(policy: Policy) -> UpstreamLimits:
 def proxy_name() -> str:
     """A name that no other proxy has or had: numbers of reservations begin anew with it."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+def _lease_names() -> Callable[[], str]:
+    """Names of leases that nobody had or will have: drawn anew for each they cost more than reading a body."""
+    drawn, numbers = uuid.uuid4().hex[:20], itertools.count()
+    return lambda: f"{drawn}{next(numbers):012x}"
 
 
 async def _cut_off(services: Services) -> None:

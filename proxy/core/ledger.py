@@ -249,6 +249,9 @@ class Ledger(Leases):
     def blocks_at(self, demand: Demand, output_tokens: float) -> float:
         """Blocks that ``demand`` holds with so many tokens out of each sequence, sharing nothing with others."""
         copies, shares = demand.copies, demand.shares_prefix
+        if len(demand.parts) == 1:  # nearly all, and each decision asks six times
+            prompt = demand.kv_prompt_tokens(demand.parts[0])
+            return self.shape.held_by(prompt, prompt - 1 + output_tokens, copies, shares=shares)
         prompts = map(demand.kv_prompt_tokens, demand.parts)
         return sum(self.shape.held_by(prompt, prompt - 1 + output_tokens, copies, shares=shares) for prompt in prompts)
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from math import isfinite
+from secrets import token_bytes
 
 import msgspec
 
@@ -47,7 +48,7 @@ class Tap:
         self._services = services
         self._begun_s = services.clock.now_s()
         self._lasts_s = lasts_s
-        self._salt = services.request_id().encode()[:64]
+        self._salt = token_bytes(32)
         self._lines: deque[bytes] = deque()
         self._more = asyncio.Event()
         self._requests = 0

@@ -212,3 +212,11 @@ def test_text_and_chats_come_out_as_transformers_has_them(tmp_path: Path) -> Non
         assert ids(ours.encode(text, add_special_tokens=True)) == theirs.encode(text, add_special_tokens=True)
         assert ids(ours.encode(text, add_special_tokens=False)) == theirs.encode(text, add_special_tokens=False)
     assert render(ours) == theirs.apply_chat_template(USER, tokenize=False, add_generation_prompt=False)
+
+
+@pytest.mark.slow  # imports transformers
+def test_a_configuration_alone_is_no_tokenizer(tmp_path: Path) -> None:
+    config = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|end|>", "chat_template": "{{ messages }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(TokenizerLoadError, match="no vocabulary"):
+        load(tmp_path)
