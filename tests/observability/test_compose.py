@@ -123,6 +123,8 @@ async def test_the_same_parts_as_processes_work_together(tmp_path: Path) -> None
         await until_ready(kvgate, upstream, f"http://127.0.0.1:{port}")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{places.ports['prometheus:9090']}", timeout=30.0) as http:
             prometheus = Prometheus(http)
+            page = await http.get(f"http://127.0.0.1:{admin}/")
+            assert (page.status_code, "kvgate" in page.text) == (200, True)  # what is no Python is in the wheel too
             assert await until_up(prometheus) == {"kvgate": "up", "vllm": "up"}
             assert await prometheus.value('kvgate_store_phase{phase="sharing"}') == 1.0
             assert await prometheus.value('sum(kvgate_replica_phase{phase="serving"})') == 1.0
