@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from proxy.adapters.web_server import ListenError, listen, serve_until
 from proxy.adapters.worker_processes import Workers
 from proxy.app.building import build_services, usable
 from proxy.app.replicas import check_replica
+from proxy.app.tracing import tracing_of
 from proxy.config.redis_url import StoreAddress
 from proxy.config.settings import LogFormat, ServeSettings, SettingsError, effective_policy, policy_file
 from proxy.core.policy import Policy, Store
@@ -78,6 +80,7 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
         watch = PolicyWatch(file, services.live, services.guard)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)
+        services.tracing = tracing_of(os.environ, services.clock)
         services.replicas.start()
         lag = LoopLag(asyncio.get_running_loop(), services.telemetry.loop_lag)
         tasks = [
@@ -108,6 +111,8 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
             await services.counter.aclose()
             await services.replicas.aclose()
             await services.upstream.aclose()
+            if services.tracing is not None:
+                await asyncio.to_thread(services.tracing.close)
             if store is not None:
                 await store.aclose()
     return 0

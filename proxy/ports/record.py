@@ -47,5 +47,6 @@ class RequestRecord:
     failure: str | None = None  # how the last one did
     degraded_to: int | None = None  # the cap of output tokens that it was let in with, where it asked for more
     fallback: str | None = None  # where it was sent instead
+    tokenized_s: tuple[float, float] | None = None  # when the count of its prompt began and ended, by the monotonic clock
     itl_s: float | None = None  # of a stream, the mean time between the events of one choice
     client_retry: str | None = None  # the header by which its client said that it had asked before

@@ -48,6 +48,8 @@ class Calls:
         course = Course(intake)
         trial = services.guard.tripped
         services.decisions.began(course)
+        if services.tracing is not None:
+            course.trace = services.tracing.begin(intake.fields, intake.arrived_s)
         try:
             await self._find_history(course)
             if services.dispatcher.gate.mode is Mode.OFF or services.guard.bypassed():
@@ -67,7 +69,9 @@ class Calls:
         finally:
             services.decisions.left(course)
             services.uncounted.ended(course.counted)
-            services.finished(course.record(services.clock.now_s()))
+            services.finished(record := course.record(services.clock.now_s()))
+            if course.trace is not None:
+                course.trace.ended(record)
 
     # ---- the ordinary way
 
@@ -88,7 +92,7 @@ class Calls:
                 return
             context = max(book.spec.context_tokens_max for book in books)
             raise ShedError(context_overflow(error.tokens_min, context, exact=error.exact)) from error
-        course.counted = counted
+        course.counted, course.counted_s = counted, services.clock.now_s()
         intake = course.intake = sized(services, intake, counted)
         demand = demand_of(services, intake, counted)
         if course.home is not None:

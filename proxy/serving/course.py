@@ -8,6 +8,7 @@ from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import PromptCount
 from proxy.ports.record import RequestRecord
+from proxy.ports.tracing import Trace
 from proxy.serving.dispatcher import Admission
 from proxy.serving.intake import Intake, client_retry_of
 from proxy.serving.relay import RelayEnd, RelayResult
@@ -39,6 +40,8 @@ class Course:
     fallback: str | None = None  # where it was sent instead, as a header tells it
     at_once: bool = False  # another place is tried before it waits
     considered: Considered | None = None  # of one that got no place
+    counted_s: float = 0.0  # when its prompt had been counted
+    trace: Trace | None = None  # where tracing is on
     tried: list[tuple[str, str]] = field(default_factory=list)  # replicas that failed it before another was tried, and how
     home: str | None = None  # the replica that keeps the conversation it continues
 
@@ -146,6 +149,7 @@ class Course:
             failure=None if result is None else result.failure,
             degraded_to=self.degraded_to,
             fallback=self.fallback,
+            tokenized_s=None if counted is None else (intake.read_s, self.counted_s),
             itl_s=itl_s,
             client_retry=client_retry_of(intake.fields),
         )

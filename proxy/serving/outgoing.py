@@ -25,6 +25,8 @@ def relay_request(services: Services, course: Course, replica: str, *, asks_usag
     priority = services.policy.tenants.policy_of(intake.tenant).engine_priority(asked)
     if priority != asked:
         headers, body = with_priority(headers, body, intake.call.priority, priority)
+    if course.trace is not None:
+        headers = course.trace.sent(replica, headers)
     return RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body, repeatable=True)
 
 

@@ -9,6 +9,7 @@ from proxy.core.policy import AnswerHeaders, Auth, ErrorDetail, Fallback, Policy
 from proxy.core.replica import ReplicaPhase
 from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
 from proxy.ports.record import RequestRecord
+from proxy.ports.tracing import Tracing
 from proxy.serving.access import AdminAccess
 from proxy.serving.attempts import Attempts
 from proxy.serving.client import NamedSend
@@ -69,6 +70,7 @@ class Services:
     keepers: list[Callable[[RequestRecord], None]] = field(default_factory=list)  # of finished requests, beside telemetry
     access: AdminAccess = field(default_factory=AdminAccess)
     stored: StoredResponses = field(default_factory=StoredResponses)
+    tracing: Tracing | None = None  # None: off
     exchange: Exchange | None = None  # with the other proxies; None: there are none
     uncounted: Uncounted = field(init=False)
 
