@@ -45,6 +45,7 @@ class ProcessState:
     queue_oldest_s: float
     open_requests: int
     body_bytes_held: int
+    websockets: int
     epochs_total: int
     held_total: int
     would_hold_total: int

@@ -67,6 +67,7 @@ class Services:
     loading: Callable[[], bool]  # whether a tokenizer is on its way
     fallback_headers: dict[Fallback, Headers] = field(default_factory=dict)  # that go with every request to an API outside
     body_bytes_held: int = field(default=0)
+    websockets: int = field(default=0)  # open, or being opened
     keepers: list[Callable[[RequestRecord], None]] = field(default_factory=list)  # of finished requests, beside telemetry
     access: AdminAccess = field(default_factory=AdminAccess)
     stored: StoredResponses = field(default_factory=StoredResponses)

@@ -86,6 +86,7 @@ def _process_state(
         pools=tuple(_pool_state(pool) for pool in pools.demands()),
         open_requests=gate.open_requests,
         body_bytes_held=services.body_bytes_held,
+        websockets=services.websockets,
         epochs_total=gate.fleet.epochs_total,
         held_total=gate.counters.held,
         would_hold_total=gate.counters.would_hold,

@@ -1,7 +1,9 @@
 """WebSockets (vLLM's ``/v1/realtime``, and what plugins add): passed through to the replica with the least outstanding requests.
 
-They hold no place: what they will take of a KV cache is not known when they open. While one is open it counts as a request under way, so
-``limits.connections_max`` bounds them and a drain waits for them; and as one outstanding on its replica.
+They hold no place: what they will take of a KV cache is not known when they open, and to know it later their frames would have to be read;
+it shows as foreign traffic in the measurement, and what is admitted beside them leaves room for it. While one is open it counts as a
+request under way, so ``limits.connections_max`` bounds them together with requests and a drain waits for them; and as one outstanding
+on its replica.
 """
 
 from contextlib import ExitStack
@@ -44,9 +46,14 @@ class WebSockets:
         held = ExitStack()
         held.enter_context(services.drain.request())
         held.enter_context(services.outstanding.sent(name))
+        services.websockets += 1
+        held.callback(self._ended)
         sent = named(services.upstream_headers(name, headers), request_id)
         connect_s = services.policy.relay.connect_s
         return Tunnel(name, services.watchers[name].policy.url, target, sent, request_id, connect_s, held.close)
+
+    def _ended(self) -> None:
+        self.services.websockets -= 1
 
     def failed(self, tunnel: Tunnel, message: str) -> Answer:
         """502; the replica is looked at anew."""

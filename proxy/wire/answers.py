@@ -197,9 +197,10 @@ def _error(refusal: Refusal, row: _Row, *, brief: bool) -> dict[str, object]:
     message = row.brief if brief else refusal.message
     code, param = refusal.outcome.value, None
     if refusal.gate in {GATE_CONTEXT, GATE_CONTEXT_BOUND} and refusal.measured is not None and refusal.limit is not None:
-        # What LangChain and LiteLLM look for; not brief either, because the engine tells the same numbers to anybody.
+        # What LangChain and LiteLLM look for, the former in the message; not brief either, for the engine tells anybody the numbers.
         code, param = "context_length_exceeded", "messages"
-        message = _context_message(int(refusal.measured), int(refusal.limit), exact=refusal.gate == GATE_CONTEXT)
+        told = _context_message(int(refusal.measured), int(refusal.limit), exact=refusal.gate == GATE_CONTEXT)
+        message = f"{told} ({code})"
     elif refusal.gate == GATE_MODEL:
         code, param = "model_not_found", "model"
     elif refusal.gate == GATE_API_KEY:

@@ -26,7 +26,8 @@ KNOWN = ReplicaState(
 UNKNOWN = ReplicaState(name="b:2", phase=ReplicaPhase.PROBING, enforced=False)
 STATE = ProcessState(
     mode=Mode.OBSERVE, guard_tripped=True, replicas=(KNOWN, UNKNOWN), queue_requests=1, queue_tokens=2, queue_bytes=3,
-    queue_oldest_s=4.5, open_requests=5, body_bytes_held=6, epochs_total=7, held_total=8, would_hold_total=9, would_shed_total=10,
+    queue_oldest_s=4.5, open_requests=5, body_bytes_held=6,
+    websockets=3, epochs_total=7, held_total=8, would_hold_total=9, would_shed_total=10,
     warm_waits_total=17,
     counted_by_source=(("exact", 11), ("ratio", 12)), count_mismatches_total=13, count_mismatch_tokens_total=14,
     tokenizer_backlog=15, tokenizer_backlog_bytes=16, limits=(("queue.requests_max", 512.0),),

@@ -160,12 +160,15 @@ def test_the_context_limit_is_told_as_the_engine_tells_it(brief: bool) -> None:
     assert error["message"] == (
         "This model's maximum context length is 4096 tokens. However, your prompt contains 5000 input tokens, which exceeds this "
         "limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=5000)"
+        " (context_length_exceeded)"
     )
 
 
 def test_the_gates_own_words_for_the_context_give_way_to_the_engines() -> None:
     refusal = refused(Outcome.NEVER_FITS, gate="context", message="too long", measured=5000, limit=4096, unit="tokens")
-    assert error_of(answer(refusal, jitter=0.0, brief=False))["message"] == context_overflow(5000, 4096, exact=True).message
+    assert error_of(answer(refusal, jitter=0.0, brief=False))["message"] == (
+        context_overflow(5000, 4096, exact=True).message + " (context_length_exceeded)"
+    )
 
 
 def test_a_lower_bound_of_a_prompt_says_so() -> None:
