@@ -30,7 +30,7 @@ from tests.observability.shipped import GRAFANA
 from tests.support.redis_server import server_binary
 
 pytestmark = pytest.mark.observability
-READY_S_MAX = 60.0
+READY_S_MAX = 150.0
 REDIS_READY = re.compile(r"Ready to accept connections")
 PROMETHEUS_READY = re.compile(r"Server is ready to receive web requests")
 

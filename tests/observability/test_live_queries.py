@@ -11,7 +11,7 @@ from tests.observability.live_stage import Stage, live_stage
 from tests.observability.query_check import faults_of, until_all_found
 from tests.observability.shipped import ShippedQuery, dashboards, panel_queries, rule_queries, rules
 
-FOUND_S_MAX = 60.0
+FOUND_S_MAX = 150.0
 # What Grafana fills in; "All" of a variable is its allValue.
 VALUES = {"job": ".+", "replica": ".+", "tenant": ".+", "traffic_class": ".+", "__rate_interval": "30s"}
 
