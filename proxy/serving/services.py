@@ -60,12 +60,14 @@ class Services:
     outstanding: Outstanding
     telemetry: Telemetry
     drain: Drain
-    credentials: Mapping[str, Headers]  # headers that go with every request to a replica
+    credentials: Mapping[str, Headers] = field(repr=False)  # headers that go with every request to a replica
     chance: Callable[[], float]  # [0, 1), for jitter
     request_id: Callable[[], str]  # of leases, which must be unique; clients see request_ids
     request_ids: RequestIds
     loading: Callable[[], bool]  # whether a tokenizer is on its way
-    fallback_headers: dict[Fallback, Headers] = field(default_factory=dict)  # that go with every request to an API outside
+    fallback_headers: dict[Fallback, Headers] = field(
+        default_factory=dict, repr=False
+    )  # that go with every request to an API outside
     body_bytes_held: int = field(default=0)
     websockets: int = field(default=0)  # open, or being opened
     keepers: list[Callable[[RequestRecord], None]] = field(default_factory=list)  # of finished requests, beside telemetry
