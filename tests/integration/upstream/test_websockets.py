@@ -216,12 +216,10 @@ async def test_closed_paths_are_closed_to_websockets_too(path: str, code: int) -
 
 
 async def test_the_limit_of_connections_holds_for_them() -> None:
-    async with websockets(policy={"limits": {"connections_max": 1}}) as (proxy, url):
-        async with connect(f"{url}/v1/realtime"):
-            assert proxy.metric("kvgate_websockets") == 1
-            assert (await refused(url, "/v1/realtime")).response.status_code == 429
-            assert proxy.metric("kvgate_websockets") == 1
-        await until(lambda: proxy.metric("kvgate_websockets") == 0, "the end of the WebSocket")
+    async with websockets(policy={"limits": {"connections_max": 1}}) as (proxy, url), connect(f"{url}/v1/realtime"):
+        assert (await refused(url, "/v1/realtime")).response.status_code == 429
+        assert proxy.metric("kvgate_websockets") == 1
+    assert proxy.services.websockets == 0
 
 
 async def upgrade(url: str, more: bytes = b"", method: bytes = b"GET", path: bytes = b"/v1/realtime") -> bytes:
