@@ -45,6 +45,7 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 0.6
 SHORT_S, LONG_S = (0.05, 0.8), (3.2, 4.5)  # below and beyond a lease of 3 s
 LONG_SHARE = 0.15
 PROXIES_UP_MIN = 2
+CUT_MAX = 2  # at a time
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class Faults:
 
     async def cut(self) -> None:
         """One or two proxies cannot reach Redis."""
-        cut = self.rng.sample(range(len(self.fleet.proxies)), self.rng.choice((1, 1, 2)))
+        cut = self.rng.sample(range(len(self.fleet.proxies)), self.rng.choice((1, 1, CUT_MAX)))
         for index in cut:
             self.fleet.network.cut(index)
         await asyncio.sleep(self._some_time_s())
@@ -199,6 +200,7 @@ async def run_faults(settings: FleetSettings, faults: int, seed: int, back_s_max
         end,
         complaints,
         back_s_max,
+        CUT_MAX / settings.proxies,
     )
 
 

@@ -1,8 +1,9 @@
 """What must be true during faults and after them, and whether it was.
 
-During: no request fails but those open at a proxy that was killed; refusals are documented ones. Sharing is back soon after a thing
-is mended. After the last fault, with nothing but a few long requests running, Redis has as many leases on each replica as the engine
-runs, and the engine's usage lies within what the rows say, to a block per request. In the end both are empty, to the block.
+During: what engines hold and have waiting stays within their pools and the last shares of proxies that are cut off; no request fails but
+those open at a proxy that was killed; refusals are documented ones. Sharing is back soon after a thing is mended. After the last fault,
+with nothing but a few long requests running, Redis has as many leases on each replica as the engine runs, and the engine's usage lies
+within what the rows say, to a block per request. In the end both are empty, to the block.
 """
 
 import asyncio
@@ -168,6 +169,7 @@ class Verdict:
     end: EndState
     complaints: dict[str, str]
     back_s_max: float = BACK_S_MAX
+    apart_ratio_max: float = 0.0  # of the pool: the most that isolated proxies' last shares can have come to
 
     @property
     def faults(self) -> list[str]:
@@ -178,6 +180,10 @@ class Verdict:
         late = [took for took in self.back_s if took > self.back_s_max]
         if late:
             found.append(f"sharing came back late {len(late)} times of {len(self.back_s)}, at most {max(late):.2f} s")
+        if self.watch.wanted_ratio_max > 1.0 + self.apart_ratio_max:
+            found.append(
+                f"{self.watch.wanted_ratio_max:.2f} of a pool wanted, {1.0 + self.apart_ratio_max:.2f} with all last shares"
+            )
         if self.end.agreed < max(1, len(self.end.looks) - 1):
             worst = next((look for look in self.end.looks if not all(one.held for one in look)), [])
             found.append(f"Redis and engines agreed at {self.end.agreed} of {len(self.end.looks)} looks; e.g. {worst}")
@@ -200,6 +206,7 @@ class Verdict:
             "open_at_a_killed_proxy": sum(one.excused for one in self.sent),
             "sharing_back_s": {"p50": percentile(self.back_s, 0.5), "p99": percentile(self.back_s, 0.99)},
             "held_ratio_max": self.watch.held_ratio_max,
+            "wanted_ratio_max": self.watch.wanted_ratio_max,
             "engine_waiting_max": self.watch.waiting_max,
             "preemptions": sum(state.preemptions for state in self.watch.last),
             "looks": len(self.end.looks),
