@@ -26,7 +26,8 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.shared_rows import RANK, RECORD, blocks_row, record
 
 HORIZON_STEPS = 8192
-GRANTS_PER_S, REWRITES_PER_S, REBUILDS_PER_S = 500.0, 1.0, 2.0
+GRANTS_PER_S, REBUILDS_PER_S = 500.0, 2.0
+REWRITES_PER_S, REWRITES_PER_S_HOLDER = 4.0, 1.0  # under the defaults, where nothing changes: ``core.member``
 PIPELINE_CALLS = 250
 ENDS = Grid(HORIZON_STEPS).ends
 WORSE = Rank(0.0, 9.0, 0.0)
@@ -46,7 +47,8 @@ class Cost:
     @property
     def core_ratio(self) -> float:
         """Share of a core, as the module's header says."""
-        rewrites = self.proxies * self.replicas * REWRITES_PER_S * self.cpu_us["rewrite"]
+        a_second = (self.proxies - 1) * REWRITES_PER_S + REWRITES_PER_S_HOLDER
+        rewrites = self.replicas * a_second * self.cpu_us["rewrite"]
         rebuilds = self.replicas * REBUILDS_PER_S * self.cpu_us["rebuild"]
         return (GRANTS_PER_S * self.cpu_us["granted"] + rewrites + rebuilds) * 1e-6
 

@@ -183,7 +183,7 @@ async def test_nobody_there_is_a_connection_fault() -> None:
 
 
 async def test_one_that_is_full_is_told() -> None:
-    with redis_server({"maxmemory": "1mb", "maxmemory-policy": "noeviction"}) as server:
+    with redis_server({"maxmemory": "500kb", "maxmemory-policy": "noeviction"}) as server:
         error = await fault_of(server.url)
     assert error.fault is StoreFault.FULL
     assert "maxmemory" in str(error)

@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import redis.asyncio
-from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
+from proxy.adapters.redis_link import store_error
 from proxy.adapters.redis_scripts import RESERVE, SCRIPTS, RedisLedger, packed_row, record_of
 from proxy.core.shared import Answer, Rank
+from proxy.ports.store import StoreFault
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.shared_rows import ENDS, ask, blocks_row, head, record, rewriting
 
 LUA = Path(__file__).parents[3] / "proxy" / "adapters" / "lua"
 # May do anything but manage scripts, and only what is kvgate's.
-ACL_USER = "user gate on >secret ~kvgate:* &kvgate:* +@all -script -@admin -@dangerous"
+ACL_USER = "user gate on >secret ~kvgate:* resetchannels &kvgate:* +@all -script -@admin -@dangerous"
 
 
 class FakeClient:
@@ -166,15 +168,17 @@ async def test_a_server_that_is_full_or_read_only_says_so_and_keeps_what_it_had(
     epoch = await joined(ledger)
     await ledger.rewrite(rewriting(blocks_row(60.0), 1, epoch=epoch))
     with server.client() as client:
-        for set_up, undo, error in (
-            (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), OutOfMemoryError),
-            (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), ReadOnlyError),
+        for set_up, undo, fault in (
+            (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), StoreFault.FULL),
+            (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), StoreFault.READONLY),
         ):
             client.execute_command(*set_up)
-            with pytest.raises(error):
+            with pytest.raises(RedisError) as error:
                 await ledger.rewrite(rewriting(blocks_row(99.0), 2, epoch=epoch))
-            with pytest.raises(error):
+            assert store_error(error.value).fault is fault  # which Redis 6 tells in the words of the script alone
+            with pytest.raises(RedisError) as error:
                 await ledger.rewrite_all([rewriting(blocks_row(99.0), 2, epoch=epoch)] * 2)
+            assert store_error(error.value).fault is fault
             with pytest.raises(RedisError):
                 await ledger.reserve(ask(3, 10.0, epoch=epoch))
             client.execute_command(*undo)
