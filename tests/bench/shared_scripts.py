@@ -5,8 +5,8 @@
 It starts a redis-server of its own. CPU is what the server's process used (INFO cpu), reading and writing of sockets included, so that it
 holds on a busy machine too; calls are sent in pipelines. Every proxy has a row on every replica, older than the total's anchor, so that it
 has to be read on. ``rebuild`` is what it takes to make a replica's total anew, which happens every 16 steps on each replica that is in
-use. The last column puts it together: one core's share for 500 grants a second, every proxy rewriting every replica it has something on
-once a second, two rebuilds a second of each replica.
+use. The last column puts it together: one core's share for 500 grants a second, every proxy rewriting every replica four
+times a second (who scrapes it: once), two rebuilds a second of each replica.
 """
 
 import argparse
