@@ -1,4 +1,4 @@
-"""What the live page is looked at over: mocks at a GPU's pace, kvgate before them, and requests that go on for a while."""
+"""What the live page is looked at over: mocks so slow that no state passes while a busy machine looks, and kvgate before them."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,13 +9,14 @@ from proxy.sim.step_time import StepTimeModel
 from tests.integration.mock_harness import RunningMock, running, settings
 from tests.integration.serving.harness import Exchange, RunningProxy, admin_of, proxying, url_of
 
-SMALL: dict[str, Any] = {"engine": {"num_gpu_blocks": 257, "max_model_len": 2048}, "step_time": StepTimeModel()}
+SMALL: dict[str, Any] = {"engine": {"num_gpu_blocks": 257, "max_model_len": 2048}, "step_time": StepTimeModel(speed=0.1)}
 POLICY: dict[str, Any] = {
     "classes": [
         {"name": "chat", "match": {"headers": {"x-class": "chat"}}, "priority": 10},
         {"name": "batch", "match": {"headers": {"x-class": "batch"}}},
     ],
     "tenants": {"from": "header", "header": "x-tenant"},
+    "queue": {"wait_max": "1h"},
     "store": {"timeout": "100ms", "lease": "1s", "beat": "50ms", "rewrite": "50ms"},
 }
 
