@@ -4,7 +4,8 @@ Starts ``kvgate mock-vllm`` and ``kvgate serve`` as processes, records both unde
 in the simulator, ``PHASES`` times, each with scrapes at another moment: at the edge of a deadline a small difference decides who is
 refused, so one replay is one draw. What is told of the replays is their median, least and most.
 
-``python -m tests.bench.recorded_replay --rate 6 --seconds 120``, or ``--file R.jsonl`` for a recording that is there.
+``python -m tests.bench.recorded_replay --rate 6 --seconds 120``; with ``--before 60`` the recording begins in the middle of the load;
+``--file R.jsonl`` takes one that is there.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -88,14 +89,18 @@ def record(folder: Path, options: argparse.Namespace) -> Path:
         until_ready(urls[0] + "/health")
         with command(folder, "serve", *served):
             until_ready(urls[1] + "/ready")
-            seconds = str(options.seconds)
-            with command(
-                folder, "record", "--out", str(out), "--for", f"{options.seconds + 5}s", "--admin", urls[2]
-            ) as recording:
-                time.sleep(1.0)
-                load = ("--workload", options.workload, "--rate", str(options.rate), "--duration", f"{seconds}s", "--natural")
-                with command(folder, "bench", urls[1], *load, "--out", str(folder / "bench.json")) as bench:
-                    bench.wait(options.seconds + 300)
+            seconds = options.before + options.seconds
+            load = ("--workload", options.workload, "--rate", str(options.rate), "--duration", f"{seconds}s", "--natural")
+            record_it = ("--out", str(out), "--for", f"{options.seconds + 5}s", "--admin", urls[2])
+            with ExitStack() as running:
+                if options.before:
+                    bench = running.enter_context(command(folder, "bench", urls[1], *load, "--out", str(folder / "bench.json")))
+                    time.sleep(options.before)
+                recording = running.enter_context(command(folder, "record", *record_it))
+                if not options.before:
+                    time.sleep(1.0)
+                    bench = running.enter_context(command(folder, "bench", urls[1], *load, "--out", str(folder / "bench.json")))
+                bench.wait(seconds + 300)
                 recording.wait(120)
     return out
 
@@ -123,6 +128,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--workload", default="chat")
     parser.add_argument("--rate", type=float, default=6.0)
     parser.add_argument("--seconds", type=int, default=120)
+    parser.add_argument("--before", type=int, default=0, help="seconds of load before the recording begins (default: 0)")
     parser.add_argument("--kv-blocks", type=int, default=600)
     parser.add_argument("--file", type=Path)
     parser.add_argument("--json", type=Path)

@@ -5,8 +5,10 @@ import random
 import pytest
 
 from proxy.core.policy import Policy
+from proxy.core.policy_tenants import TenantPolicy, Tenants
 from proxy.sim.admission import GateAdmission
 from proxy.sim.fairness import jain_of_backlogged
+from proxy.sim.percentile import percentile
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.world import Listed, World, WorldSettings
 from tests.support.worlds import pool
@@ -36,3 +38,32 @@ def shares(seed: int) -> float:
 def test_backlogged_tenants_hold_the_cache_for_equal_time_however_long_their_answers(seed: int) -> None:
     index = shares(seed)
     assert index >= 0.97, f"Jain {index:.3f}; seed {seed}"
+
+
+RATED = Policy(
+    tenants=Tenants(others=TenantPolicy(tokens_per_min=23_400.0, burst_s=5.0))
+)  # what 1.5 requests a second take, and some more
+
+
+def ttfts_of_others(seed: int, times: float) -> list[float]:
+    """First tokens of four tenants that keep to their rate, beside one that offers ``times`` its own. Everybody of them is served."""
+    requests = []
+    for tenant in range(5):
+        rng, per_s = random.Random(f"{seed} {tenant}"), 1.5 * (times if tenant == 0 else 1.0)
+        for number in range(int(30.0 * per_s)):
+            at_s = 2.0 + (number + rng.random()) / per_s
+            requests.append(SimRequest(f"t{tenant}-{number}", 90, 1000, 120, at_s, f"t{tenant}", wait_s_max=30.0))
+    requests.sort(key=lambda one: one.arrival_s)
+    world = World(WorldSettings(engine=POOL), GateAdmission(RATED), Listed(requests)).run()
+    loud = [one for one in world.results.values() if one.request.tenant == "t0"]
+    assert (sum(one.first_s is None for one in loud) > 300) == (times > 1.0), "what exceeds its rate is refused"
+    return [one.first_s - one.arrived_s for one in world.results.values() if one.first_s is not None and one not in loud]
+
+
+@pytest.mark.slow
+def test_a_tenant_at_ten_times_its_rate_leaves_the_others_first_tokens_alone() -> None:
+    quiet = [ttft_s for seed in range(1, 4) for ttft_s in ttfts_of_others(seed, 1.0)]
+    loud = [ttft_s for seed in range(1, 4) for ttft_s in ttfts_of_others(seed, 10.0)]
+    assert len(loud) == len(quiet) == 3 * 4 * 45
+    ratio = (percentile(loud, 0.99) or 0.0) / (percentile(quiet, 0.99) or 1.0)
+    assert ratio <= 1.2, f"p99 {ratio:.2f} times as long"
