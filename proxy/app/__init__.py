@@ -21,6 +21,7 @@ from proxy.adapters.kv_events import KvEventsUnavailableError
 from proxy.adapters.log_output import open_log
 from proxy.adapters.loop_lag import LoopLag
 from proxy.adapters.web_server import ListenError, listen, serve_until
+from proxy.adapters.worker_metrics import WorkerMetrics
 from proxy.adapters.worker_processes import Workers
 from proxy.app.building import build_services, usable
 from proxy.app.replicas import check_replica
@@ -50,10 +51,6 @@ def run_serve(settings: ServeSettings) -> int:
     form = settings.log_format or (LogFormat.CONSOLE if sys.stderr.isatty() else LogFormat.JSON)
     open_log(settings.log_level, form, several=settings.workers > 1)
 
-    def work(sockets: list[socket.socket], alive: int | None = None) -> int:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings, policy, sockets, alive))
-
     try:
         for replica in policy.replicas:
             check_replica(replica)
@@ -62,15 +59,30 @@ def run_serve(settings: ServeSettings) -> int:
             listen(settings.admin_host, settings.admin_port + index if settings.admin_port else 0)
             for index in range(settings.workers)
         ]
-        if settings.workers == 1:
-            return work([main, *admins])
-        return Workers(settings.workers, lambda index, alive: work([main, admins[index]], alive), SystemClock()).run()
+
+        def work(index: int, alive: int | None) -> int:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(
+                    _serve(settings, policy, [main, admins[index]], alive, dict(enumerate(map(url_here, admins))), index)
+                )
+
+        return work(0, None) if settings.workers == 1 else Workers(settings.workers, work, SystemClock()).run()
     except (ListenError, KvEventsUnavailableError) as error:
         sys.stderr.write(f"kvgate serve: {error}\n")
         return 1
 
 
-async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.socket], alive: int | None) -> int:
+def url_here(listening: socket.socket) -> str:
+    """Where a process of this machine reaches what listens there."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  any address: the loopback will do
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _serve(
+    settings: ServeSettings, policy: Policy, sockets: list[socket.socket], alive: int | None, admins: dict[int, str], index: int
+) -> int:
+    """``admins`` are the admin ports of all workers by number, of which we are ``index``."""
     log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
     async with httpx.AsyncClient(timeout=5.0) as control:
         addresses = _addresses(sockets)
@@ -81,6 +93,7 @@ async def _serve(settings: ServeSettings, policy: Policy, sockets: list[socket.s
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)
         services.tracing = tracing_of(os.environ, services.clock)
+        services.workers = WorkerMetrics(admins, index, control) if len(admins) > 1 else None
         services.replicas.start()
         lag = LoopLag(asyncio.get_running_loop(), services.telemetry.loop_lag)
         tasks = [

@@ -207,3 +207,13 @@ class Telemetry(Protocol):
     def exposition_parts(self) -> Iterator[bytes]:
         """Everything measured, as text in parts, each of which takes a fraction of a millisecond to make."""
         ...
+
+
+class WorkerTexts(Protocol):
+    """The other workers of this process's parent, as far as their metrics go."""
+
+    own: int  # our number among them
+
+    async def others(self) -> dict[int, bytes | None]:
+        """Their metrics by number; None of one that did not answer."""
+        ...

@@ -35,6 +35,9 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
     async def metrics(_: Request) -> Response:
         return response_of(await exposition(services.telemetry, services.clock))
 
+    async def workers_metrics(_: Request) -> Response:
+        return response_of(await exposition(services.telemetry, services.clock, services.workers))
+
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
@@ -75,6 +78,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
     return Starlette(
         routes=[
             Route("/metrics", metrics),
+            Route("/metrics/workers", workers_metrics),
             Route("/health", health),
             Route("/ready", ready),
             Route("/admin/replicas", replicas),

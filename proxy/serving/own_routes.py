@@ -33,7 +33,7 @@ class OwnRoutes:
     async def answer(self, path: str) -> Answer:
         """The answer to one of the paths."""
         if path == "/metrics":
-            return await exposition(self.services.telemetry, self.services.clock)
+            return await exposition(self.services.telemetry, self.services.clock, self.services.workers)
         answers: dict[str, Callable[[], Answer]] = {
             "/health": self.health,
             "/ready": self.ready,

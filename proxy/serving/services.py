@@ -7,7 +7,7 @@ from proxy.core.health import Outliers
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.policy import AnswerHeaders, Auth, ErrorDetail, Fallback, Policy
 from proxy.core.replica import ReplicaPhase
-from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream
+from proxy.ports import Clock, Headers, Receive, Send, Telemetry, TokenCounter, Upstream, WorkerTexts
 from proxy.ports.record import RequestRecord
 from proxy.ports.tracing import Tracing
 from proxy.serving.access import AdminAccess
@@ -75,6 +75,7 @@ class Services:
     stored: StoredResponses = field(default_factory=StoredResponses)
     tracing: Tracing | None = None  # None: off
     exchange: Exchange | None = None  # with the other proxies; None: there are none
+    workers: WorkerTexts | None = None  # None: there is one process
     uncounted: Uncounted = field(init=False)
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ async def test_workers_serve_one_port_and_share(server: RedisServer, tmp_path: P
                 await until_shared(admin, 2)
             assert (await main.chat(model="mock", max_tokens=5)).status == 200
             assert len({admin.port for admin in admins.values()}) == 2
+            await both_are_told_of(main, list(admins.values()))
             killed = next(iter(admins))
             os.kill(int(killed), signal.SIGKILL)
             await kvgate.said(rf"worker\.died worker=\d process={killed} code=-9")
@@ -98,6 +99,20 @@ async def until_live(admin: Wire, before: str) -> str:
             version: str = (await admin.request("GET", "/admin/policy")).json()["version"]
             if version != before:
                 return version
+
+
+async def both_are_told_of(main: Wire, admins: list[Wire]) -> None:
+    """One chat was served, by whichever worker: its count is that of one, and both answer the same with both."""
+    completed = re.compile(
+        r'^kvgate_requests_total\{(?:worker="(\d)",)?outcome="completed",traffic_class="default"\} ([0-9.]+)$', re.MULTILINE
+    )
+    own = [completed.findall((await admin.request("GET", "/metrics")).body.decode()) for admin in admins]
+    assert sum(float(value) for found in own for _, value in found) == 1.0
+    for asked, path in ((main, "/metrics"), (admins[0], "/metrics/workers"), (admins[1], "/metrics/workers")):
+        text = (await asked.request("GET", path)).body.decode()
+        assert 'kvgate_worker_up{worker="0"} 1\n' in text
+        assert 'kvgate_worker_up{worker="1"} 1\n' in text
+        assert sum(float(value) for _, value in completed.findall(text)) == 1.0
 
 
 async def until_shared(admin: Wire, proxies: int) -> None:

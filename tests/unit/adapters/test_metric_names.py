@@ -16,6 +16,7 @@ from proxy.ports.replica_state import ReplicaState
 from proxy.ports.state import PoolState, TenantState
 from proxy.ports.store import ProxyCard, StoreFault, StorePhase, StoreState
 from proxy.wire.connection_faults import ConnectionFault
+from proxy.wire.merged_exposition import merged
 from tests.unit.adapters.telling import KNOWN, RECORD, STATE, telling
 
 DEPLOY = (Path(__file__).parents[3] / "deploy" / "README.md").read_text("utf-8")
@@ -44,7 +45,7 @@ COUNTS = {  # of things that the name itself says
 BOUNDS = {"kvgate_replica_prefill_tokens_max", "kvgate_body_bytes_held"}  # a unit, and a word that tells which
 FLAGS = {
     "kvgate_guard_tripped", "kvgate_mode", "kvgate_store_phase", "kvgate_store_holds_scrape", "kvgate_replica_phase",
-    "kvgate_replica_binding", "kvgate_replica_enforced", "kvgate_replica_second_proxy",
+    "kvgate_worker_up", "kvgate_replica_binding", "kvgate_replica_enforced", "kvgate_replica_second_proxy",
 }  # fmt: skip
 DIMENSIONLESS = {"kvgate_replica_margin_z", "kvgate_replica_prefix_credit"}
 
@@ -87,7 +88,8 @@ def exported() -> dict[str, tuple[str, frozenset[str]]]:
     telemetry.store_called("reserve", 0.001)
     telemetry.loop_lag(0.001)
     found: dict[str, tuple[str, frozenset[str]]] = {}
-    text = b"".join(telemetry.exposition_parts()).decode()
+    own = b"".join(telemetry.exposition_parts())
+    text = (own + b"".join(merged({0: b"", 1: None}))).decode()
     for family in text_string_to_metric_families(text):
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         found[family.name + "_total" * (family.type == "counter")] = family.type, frozenset(labels)
