@@ -187,3 +187,25 @@ def test_the_operators_get_the_shipped_rules_and_dashboards(everything: list[Man
     ]
     assert [port["name"] for port in watched["spec"]["ports"]] == [endpoint["port"] for endpoint in monitor["endpoints"]]
     assert watched["metadata"]["labels"][monitor["jobLabel"]] == "kvgate"
+
+
+@pytest.mark.parametrize(("kind", "sample"), [("ScaledObject", "keda"), ("HorizontalPodAutoscaler", "hpa")])
+def test_the_chart_scales_as_the_sample_does(kind: str, sample: str) -> None:
+    (chart,) = [
+        one["spec"]
+        for one in manifests(template(f"autoscaling.kind={sample}", "autoscaling.pool=my-model"))
+        if one["kind"] == kind
+    ]
+    (shipped,) = [
+        one["spec"] for one in manifests((ROOT / "deploy" / "autoscaling" / f"{sample}.yaml").read_text()) if one["kind"] == kind
+    ]
+    if kind == "ScaledObject":
+        assert chart["advanced"] == shipped["advanced"]
+        assert [chart["triggers"][0]["metadata"][key] for key in ("query", "threshold")] == [
+            shipped["triggers"][0]["metadata"][key] for key in ("query", "threshold")
+        ]
+    else:
+        assert chart["behavior"] == shipped["behavior"]
+        (ours,), (theirs,) = chart["metrics"], shipped["metrics"]
+        assert ours["external"]["metric"] == theirs["external"]["metric"]
+        assert (ours["external"]["target"]["averageValue"], theirs["external"]["target"]["averageValue"]) == ("0.8", "800m")
