@@ -68,6 +68,7 @@ def run(*, gated: bool) -> tuple[World, float, float]:
     return world, before, after
 
 
+@pytest.mark.slow
 def test_after_a_surge_the_cache_is_used_again_and_the_backlog_stops_growing() -> None:
     plain, usual, lost = run(gated=False)
     assert lost < usual - 0.3, "the surge did no lasting harm: this proves nothing"

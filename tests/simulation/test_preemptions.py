@@ -65,6 +65,7 @@ def preempted_after_learning(seed: int, completions: int = 100) -> int:
     return preemptions(world) - learning[-1]
 
 
+@pytest.mark.slow
 def test_dishonest_caps_preempt_few_once_lengths_were_seen() -> None:
     """At most 1 % over several worlds: preemptions come in clusters, so one world of 250 requests says little."""
     found = {seed: preempted_after_learning(seed) for seed in range(5)}

@@ -79,7 +79,11 @@ def completed(world: World) -> int:
     return sum(result.outcome is Outcome.COMPLETED for result in world.results.values())
 
 
-@pytest.mark.parametrize("case", [Case(2), Case(4), Case(4, HARD)], ids=["2", "4", "4, slow, lossy, clocks apart"])
+@pytest.mark.parametrize(
+    "case",
+    [Case(2), pytest.param(Case(4), marks=pytest.mark.slow), Case(4, HARD)],
+    ids=["2", "4", "4, slow, lossy, clocks apart"],
+)
 def test_every_grant_fits_and_together_they_do_what_one_does(case: Case) -> None:
     world, judge = judged(case)
     assert completed(world) == case.requests + 1
@@ -132,6 +136,7 @@ def test_a_killed_proxy_takes_its_own_requests_with_it_and_its_share_is_free_wit
     assert max(judge.rows_over_blocks) <= SPREAD_BLOCKS
 
 
+@pytest.mark.slow
 def test_a_store_that_forgets_everything_is_told_again() -> None:
     case = Case(4, StoreSettings(flushes_s=(CUT_S,)))
     world, judge = judged(case)

@@ -27,6 +27,7 @@ def test_a_run_is_no_different_from_itself() -> None:
     assert found.blocks.paired
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load_seed", [1, 2], ids=["the same requests", "other requests"])
 def test_equal_engines_are_noise(load_seed: int) -> None:
     """Of six pairs whose queues drift alike at most one may be called different."""

@@ -33,6 +33,7 @@ def test_every_policy_has_every_figure(capsys: pytest.CaptureFixture[str]) -> No
         assert found["completed"] + found["shed"] == 40
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_world(capsys: pytest.CaptureFixture[str]) -> None:
     """Twice the same, but for the decision times; another seed is another world."""
 

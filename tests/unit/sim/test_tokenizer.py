@@ -32,6 +32,7 @@ def transformers_tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(str(DIRECTORY))
 
 
+@pytest.mark.slow
 def test_training_writes_the_shipped_files_again(tmp_path: Path) -> None:
     assert train_tokenizer.main([str(tmp_path)]) == 0
     for name in ("tokenizer.json", "tokenizer_config.json"):
