@@ -1,6 +1,6 @@
 """Families of metrics that are read when somebody asks: a shorthand to make them, and their text, a part at a time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +15,12 @@ def labelled(name: str, text: str, label: str, values: Mapping[str, float], *, c
     for key, value in values.items():
         family.add_metric((key,), float(value))
     return family
+
+
+def unlabelled(rows: Iterable[tuple[str, str, float]], *, counter: bool = False) -> Iterator[Metric]:
+    """A gauge or counter without labels of each name, text and value."""
+    for name, text, value in rows:
+        yield (CounterMetricFamily if counter else GaugeMetricFamily)(name, text, value=float(value))
 
 
 def rendered(family: Metric) -> Iterator[bytes]:

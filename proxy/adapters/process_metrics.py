@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from proxy import __version__
-from proxy.adapters.metric_families import labelled
+from proxy.adapters.metric_families import labelled, unlabelled
 from proxy.core.outcome import Mode
 from proxy.ports.state import ProcessState
 
@@ -26,8 +26,7 @@ def process_metrics(state: ProcessState) -> Iterator[Metric]:
         ("kvgate_tokenizer_backlog_requests", "Prompts waiting for or in the tokenizer", state.tokenizer_backlog),
         ("kvgate_tokenizer_backlog_bytes", "Prompt bytes waiting for or in the tokenizer", state.tokenizer_backlog_bytes),
     )
-    for name, text, value in gauges:
-        yield GaugeMetricFamily(name, text, value=float(value))
+    yield from unlabelled(gauges)
     counters = (
         ("kvgate_held", "Requests that had to wait", state.held_total),
         ("kvgate_degraded", "Requests let in with fewer output tokens than they asked for", state.degraded_total),
@@ -38,8 +37,7 @@ def process_metrics(state: ProcessState) -> Iterator[Metric]:
         ("kvgate_token_count_mismatches", "Prompts whose own count differed from the engine's", state.count_mismatches_total),
         ("kvgate_token_count_mismatch_tokens", "Tokens by which they differed", state.count_mismatch_tokens_total),
     )
-    for name, text, value in counters:
-        yield CounterMetricFamily(name, text, value=float(value))
+    yield from unlabelled(counters, counter=True)
     yield labelled("kvgate_token_counts", "Prompts counted, by how", "source", dict(state.counted_by_source), counter=True)
     requests = {name: count for name, count, _ in state.queue_by_class}
     yield labelled("kvgate_queue_class_requests", "Requests waiting in kvgate, by class", "traffic_class", requests)
@@ -56,8 +54,7 @@ def process_metrics(state: ProcessState) -> Iterator[Metric]:
     policy = state.policy
     reloads = dict(policy.reloads)
     yield labelled("kvgate_policy_reloads", "Changes of the policy file, by whether it was good", "result", reloads, counter=True)
-    good = GaugeMetricFamily("kvgate_policy_last_good_timestamp_seconds", "When a good policy was last read", policy.good_s)
-    yield good
+    yield GaugeMetricFamily("kvgate_policy_last_good_timestamp_seconds", "When a good policy was last read", policy.good_s)
     yield labelled("kvgate_policy_info", "1, by the version that rules", "version", {policy.version: 1.0})
     yield GaugeMetricFamily("kvgate_policy_faults", "Faults of the policy file as it is now", float(len(policy.faults)))
     found = state.discovery

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from proxy.adapters.metric_families import labelled, unlabelled
 from proxy.core.shared import Answer
 from proxy.ports.store import StoreFault, StorePhase, StoreState
 
@@ -17,8 +18,7 @@ def store_metrics(state: StoreState) -> Iterator[Metric]:
         ("kvgate_store_policies_differing", "Of them, with another policy or version than this one", state.policies_differing),
         ("kvgate_store_clock_offset_seconds", "The store's clock less our monotonic one", state.clock_offset_s),
     )
-    for name, text, value in gauges:
-        yield GaugeMetricFamily(name, text, value=float(value))
+    yield from unlabelled(gauges)
     counters = (
         ("kvgate_store_granted", "Reservations that the store granted", state.granted),
         ("kvgate_store_granted_apart", "Reservations decided here by the proxy's own share", state.granted_apart),
@@ -26,26 +26,17 @@ def store_metrics(state: StoreState) -> Iterator[Metric]:
         ("kvgate_store_rewrites", "Rows written anew", state.rewrites),
         ("kvgate_store_outages", "Times that the store went out of touch or lost its rows", state.outages),
     )
-    for name, text, value in counters:
-        yield CounterMetricFamily(name, text, value=float(value))
-    phases = GaugeMetricFamily("kvgate_store_phase", "1 for how the proxy stands with the store", labels=("phase",))
-    for phase in StorePhase:
-        phases.add_metric((phase.value,), float(phase is state.phase))
-    yield phases
+    yield from unlabelled(counters, counter=True)
+    phases = {phase.value: float(phase is state.phase) for phase in StorePhase}
+    yield labelled("kvgate_store_phase", "1 for how the proxy stands with the store", "phase", phases)
     yield _counted("kvgate_store_errors", "Calls that failed", "fault", [*map(str, StoreFault), INTERNAL], state.errors)
     refusals = [str(answer) for answer in Answer if answer is not Answer.GRANTED]
     yield _counted("kvgate_store_refused", "Reservations that the store refused", "answer", refusals, state.refused)
     offers = {"made": state.offers_made, "claimed": state.offers_claimed, "passed": state.offers_passed}
     yield _counted("kvgate_store_offers", "Offers of freed room to heads of queues", "end", list(offers), offers)
-    holds = GaugeMetricFamily("kvgate_store_holds_scrape", "1 where this proxy scrapes the replica for all", labels=("replica",))
-    for replica, held in state.holds.items():
-        holds.add_metric((replica,), float(held))
-    yield holds
+    yield labelled("kvgate_store_holds_scrape", "1 where this proxy scrapes the replica for all", "replica", state.holds)
 
 
 def _counted(name: str, text: str, label: str, values: list[str], counts: dict[str, int]) -> Metric:
     """Every value from the start, so that a rate over the first one is seen."""
-    family = CounterMetricFamily(name, text, labels=(label,))
-    for value in values:
-        family.add_metric((value,), float(counts.get(value, 0)))
-    return family
+    return labelled(name, text, label, {value: counts.get(value, 0) for value in values}, counter=True)
