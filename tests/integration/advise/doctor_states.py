@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -10,6 +10,7 @@ from itertools import count
 from proxy.adapters.upstream import HttpUpstream
 from proxy.advise.watch import Targets
 from proxy.cli.doctor import Ask, Visit, examine
+from proxy.sim.mock_engine import EngineLoop, Pace
 from proxy.sim.mock_settings import MockSettings
 from proxy.wire.serve_command import ServeFlags
 from tests.integration.mock_harness import RunningMock, running
@@ -39,12 +40,33 @@ def steps(mock: RunningMock) -> int:
     return sum(engine.latencies.step_tokens.count for engine in mock.server.pool.engines)
 
 
+class Lockstep(Pace):
+    """Steps as long as the model says, each begun when every client has asked. Else a starved machine would tell how many wait: an engine
+    gets through what it has before its clients have asked again, its queue is empty, and its steps are as long as the machine is slow.
+    """
+
+    def __init__(self, engines: Sequence[EngineLoop], clients: int) -> None:
+        super().__init__()
+        self._engines, self._clients = engines, clients
+        self._spent_s = 0.0
+
+    def now_s(self) -> float:
+        return self._spent_s
+
+    async def begin(self) -> None:
+        await until(lambda: sum(engine.unfinished for engine in self._engines) >= self._clients, "a request of each client", 30)
+
+    async def spend(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)  # so that looks fall between steps
+        self._spent_s += seconds
+
+
 @asynccontextmanager
 async def loaded(mock: RunningMock, *traffic: Traffic) -> AsyncIterator[None]:
     """Keep the clients sending until the block ends."""
     serial = count()
-
     upstream = HttpUpstream()
+    engines = mock.server.pool.engines
 
     async def client(of: Traffic) -> None:
         headers = [(b"content-type", b"application/json"), *((key.encode(), value.encode()) for key, value in of.headers.items())]
@@ -60,10 +82,14 @@ async def loaded(mock: RunningMock, *traffic: Traffic) -> AsyncIterator[None]:
             finally:
                 answer.close()
 
+    for engine in engines:
+        engine.pace = Lockstep(engines, sum(one.clients for one in traffic))
     tasks = [asyncio.create_task(client(one)) for one in traffic for _ in range(one.clients)]
     try:
         yield
     finally:
+        for engine in engines:
+            engine.pace = Pace()
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)

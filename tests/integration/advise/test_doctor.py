@@ -53,7 +53,8 @@ async def test_seats_that_are_all_taken_while_the_cache_has_room() -> None:
 
 async def test_a_pool_too_small_for_the_prompts() -> None:
     async with busy(
-        settings(engine={"num_gpu_blocks": 300}, step_time=QUICK), Traffic(5, lambda _: words(1600), lambda _: 30)
+        settings(engine={"num_gpu_blocks": 300}, step_time=QUICK),
+        Traffic(5, lambda _: words(1600), lambda number: 20 + number % 21),
     ) as mock:
         found = await visit(mock, after_steps(mock, 60, 8), flags=read_command(["--max-num-seqs", "256"]))
     assert cases(found)[0] == "pool_small"
@@ -251,11 +252,12 @@ async def test_an_engine_that_dies_while_it_is_watched() -> None:
 
 
 async def test_simply_too_few_replicas() -> None:
-    # Prompts fill the pool and answers are short: nothing needs to grow, so nothing is preempted.
+    # Prompts fill the pool and answers are short: nothing needs to grow, so nothing is preempted. Lengths differ: few end in one step.
     async with busy(
-        settings(engine={"num_gpu_blocks": 600}, step_time=QUICK), Traffic(40, lambda _: words(398), lambda _: 12)
+        settings(engine={"num_gpu_blocks": 161, "block_size": 64}, step_time=QUICK),
+        Traffic(60, lambda _: words(130), lambda number: 25 + number % 13),
     ) as mock:
-        found = await visit(mock, after_steps(mock, 30, 8))
+        found = await visit(mock, after_steps(mock, 13, 20))
     assert cases(found)[0] == "too_few_replicas"
     assert "over_capacity" not in cases(found)
 
