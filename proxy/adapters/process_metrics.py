@@ -22,6 +22,7 @@ def process_metrics(state: ProcessState) -> Iterator[Metric]:
         ("kvgate_background_leases", "Responses in the background that hold a place", state.background_leases),
         ("kvgate_body_bytes_held", "Bytes of request bodies in memory", state.body_bytes_held),
         ("kvgate_websockets", "WebSockets that are open; they hold no place", state.websockets),
+        ("kvgate_process_tasks", "Tasks of the event loop that have not ended", state.tasks),
         ("kvgate_guard_tripped", "1 while faults inside kvgate make it forward without admission", state.guard_tripped),
         ("kvgate_tokenizer_backlog_requests", "Prompts waiting for or in the tokenizer", state.tokenizer_backlog),
         ("kvgate_tokenizer_backlog_bytes", "Prompt bytes waiting for or in the tokenizer", state.tokenizer_backlog_bytes),

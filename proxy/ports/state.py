@@ -56,6 +56,7 @@ class ProcessState:
     count_mismatch_tokens_total: int
     tokenizer_backlog: int
     tokenizer_backlog_bytes: int
+    tasks: int  # of the event loop
     limits: tuple[tuple[str, float], ...]  # policy key and its value, for the gauges above
     degraded_total: int = 0
     queue_by_class: tuple[tuple[str, int, int], ...] = ()  # requests and prompt tokens that wait

@@ -4,6 +4,7 @@ It is read in goes: the generator yields where the event loop may see to somethi
 up. Each replica is read at one moment, everything else at the last.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from proxy.core.gate import Gate
@@ -97,6 +98,7 @@ def _process_state(
         count_mismatch_tokens_total=counts.mismatch_tokens_abs_sum,
         tokenizer_backlog=counts.backlog,
         tokenizer_backlog_bytes=counts.backlog_bytes,
+        tasks=len(asyncio.all_tasks()),
         limits=(
             ("queue.requests_max", queue.requests_max),
             ("queue.tokens_max", queue.tokens_max),

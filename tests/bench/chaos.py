@@ -31,7 +31,7 @@ from proxy.ports import UpstreamError
 from tests.bench.chaos_network import Way
 from tests.bench.chaos_stage import REPLICAS, Stage
 from tests.bench.chaos_verdict import Reply, Verdict
-from tests.bench.engine import read_state
+from tests.bench.left_over import left_over
 from tests.bench.loads import distinct_words
 
 KINDS = 40  # of requests, each with its one right answer
@@ -210,36 +210,16 @@ async def load(
 async def settle(stage: Stage, verdict: Verdict, since_s: float) -> None:
     """Wait until all replicas serve again and nothing is left; note what is."""
     loop = asyncio.get_running_loop()
+    engines = [f"http://127.0.0.1:{port}" for port in stage.ports]
     async with httpx.AsyncClient(timeout=10.0) as client:
         while True:
-            verdict.phases, verdict.left = await _state(client, stage)
+            verdict.phases, verdict.left = await left_over(client, stage.admin, engines)
             serving = all(phase == "serving" for phase in verdict.phases.values())
             if serving and verdict.recovered_s is None:
                 verdict.recovered_s = loop.time() - since_s
             if (serving and not any(verdict.left.values())) or loop.time() - since_s > SETTLE_S:
                 return
             await asyncio.sleep(0.5)
-
-
-async def _state(client: httpx.AsyncClient, stage: Stage) -> tuple[dict[str, str], dict[str, float]]:
-    replicas = (await client.get(f"{stage.admin}/admin/replicas")).json()
-    metrics = (await client.get(f"{stage.admin}/metrics")).text
-    left: dict[str, float] = {f"leases of {one['name']}": one.get("leases", 0) for one in replicas}
-    for name in ("kvgate_open_requests", "kvgate_queue_requests", "kvgate_body_bytes_held", "kvgate_relay_buffered_bytes"):
-        left[name] = _value(metrics, name)
-    left["kvgate_internal_errors_total"] = _value(metrics, "kvgate_internal_errors_total")
-    for index, port in enumerate(stage.ports):
-        engine = read_state((await client.get(f"http://127.0.0.1:{port}/metrics")).text)
-        left[f"running on mock{index}"], left[f"blocks of mock{index}"] = engine.running, engine.used_blocks
-    return {
-        one["name"]: one["phase"] if one["phase"] == "serving" else f"{one['phase']} ({one['fault']})" for one in replicas
-    }, left
-
-
-def _value(metrics: str, name: str) -> float:
-    """The sum of a family's series; 0 where there is none."""
-    lines = [line for line in metrics.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 async def run_chaos(folder: Path, *, seconds: float, seed: int, speed: float) -> Verdict:

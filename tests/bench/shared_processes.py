@@ -64,6 +64,7 @@ class FleetSettings:
     cuttable: bool = False  # whether a proxy can be cut off from Redis
     clocks_ahead_s: tuple[float, ...] = ()  # of each proxy: its clocks, monotonic and wall, are so much ahead
     log_level: str = "warning"
+    startup: str = ""  # Python that every proxy runs before kvgate
 
 
 class Child:
@@ -191,13 +192,16 @@ class Fleet:
             words += ["--redis", f"redis://{host}:{store_port}"]
         return words
 
-    def _clock(self, index: int) -> dict[str, str]:
-        """What makes Python begin with clocks that are ahead; nothing of kvgate is touched."""
-        if index >= len(self.settings.clocks_ahead_s):
+    def _beginning(self, index: int) -> dict[str, str]:
+        """What makes Python begin with clocks that are ahead, or with ``startup``; nothing of kvgate is touched."""
+        text, ahead_s = self.settings.startup, self.settings.clocks_ahead_s
+        if index < len(ahead_s):
+            text += CLOCK_AHEAD.format(ahead_s=ahead_s[index])
+        if not text:
             return {}
-        folder = self.settings.folder / f"clock{index}"
+        folder = self.settings.folder / f"beginning{index}"
         folder.mkdir(exist_ok=True)
-        (folder / "sitecustomize.py").write_text(CLOCK_AHEAD.format(ahead_s=self.settings.clocks_ahead_s[index]), "utf-8")
+        (folder / "sitecustomize.py").write_text(text, "utf-8")
         return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
 
     def _write_policy(self) -> Path:
@@ -230,7 +234,7 @@ class Fleet:
         await asyncio.gather(*(mock.until(f"{url}/health") for mock, url in zip(self.mocks, self.replica_urls, strict=False)))
         policy = self._write_policy()
         for index, (port, admin_port) in enumerate(self._ports):
-            command, environment = self._proxy_command(index, policy), self._clock(index)
+            command, environment = self._proxy_command(index, policy), self._beginning(index)
             child = Child(f"proxy{index}", command, self.settings.folder, environment)
             host = self.network.address(index)
             self.proxies.append(Proxy(index, child, f"http://{host}:{port}", f"http://{host}:{admin_port}"))

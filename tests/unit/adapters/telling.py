@@ -30,7 +30,7 @@ STATE = ProcessState(
     websockets=3, epochs_total=7, held_total=8, would_hold_total=9, would_shed_total=10,
     warm_waits_total=17,
     counted_by_source=(("exact", 11), ("ratio", 12)), count_mismatches_total=13, count_mismatch_tokens_total=14,
-    tokenizer_backlog=15, tokenizer_backlog_bytes=16, limits=(("queue.requests_max", 512.0),),
+    tokenizer_backlog=15, tokenizer_backlog_bytes=16, tasks=18, limits=(("queue.requests_max", 512.0),),
 )  # fmt: skip
 
 

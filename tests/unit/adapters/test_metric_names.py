@@ -40,7 +40,7 @@ SEVERAL_UNITS = {"kvgate_limit", "kvgate_tenant_left"}  # by their label
 COUNTS = {  # of things that the name itself says
     "kvgate_responses_known", "kvgate_retries_left", "kvgate_policy_faults", "kvgate_store_policies_differing",
     "kvgate_replica_engine_running", "kvgate_replica_engine_waiting", "kvgate_replica_engine_queue", "kvgate_replica_seats",
-    "kvgate_pool_replicas_wanted", "kvgate_pool_replicas_known", "kvgate_websockets",
+    "kvgate_pool_replicas_wanted", "kvgate_pool_replicas_known", "kvgate_websockets", "kvgate_process_tasks",
 }  # fmt: skip
 BOUNDS = {"kvgate_replica_prefill_tokens_max", "kvgate_body_bytes_held"}  # a unit, and a word that tells which
 FLAGS = {
