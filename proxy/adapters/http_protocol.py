@@ -7,7 +7,7 @@ uvicorn reads a head or a body of any size for any time, and hands on what a car
   What surrounds a chunked body (sizes, extensions, trailers) is bounded by it as well.
 - **Framing** (RFC 9112). What llhttp refuses in its strict mode; a coding other than chunked; HTTP/1.1 without exactly one ``Host``; a
   target that is no path; a version other than 1.0 and 1.1. Trailers are dropped: uvicorn takes them for header fields, and a front
-  proxy that cleans those does not see them.
+  proxy that cleans those does not see them. So are fields that ``Connection`` names, before anybody reads or adds any.
 - **Upgrade.** An offer of a protocol not spoken here (Java's client offers h2c with its first request) is ignored, as RFC 9110 §7.8 has
   it; the parser takes it for the end of HTTP, so body and further requests are fed to it again.
 - **Order.** A fault behind a request that is still being answered ends the connection after that answer, not in the middle of it.
@@ -27,6 +27,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.wire.connection_faults import ConnectionFault, fault_response
+from proxy.wire.http_fields import end_to_end
 
 BODY_BYTES_PER_S_MIN = 1024  # a tenth of the slowest mobile line; a body that dribbles at less is not on its way
 FRAMING_BYTES_PER_BODY_BYTE = 8  # chunks of a single byte take five
@@ -153,6 +154,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if fault is not None:
             self._fault = fault
             raise _FaultError
+        self.headers[:] = end_to_end(self.headers)
         super().on_headers_complete()
         self._phase = _BODY
 

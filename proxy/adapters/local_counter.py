@@ -35,6 +35,8 @@ _ENCODE_ERRORS = (UnicodeError, TypeError, ValueError, OverflowError)
 # Bound of what a template adds; a template that adds more than half of it to a probe is not trusted with it.
 TEMPLATE_TOKENS_MAX = 512
 MESSAGE_TOKENS_MAX = 64
+MESSAGE_KEYS_CHARS_MAX = 128  # all that an API knows have less
+ARGUMENT_CHARS_MAX = 32  # of a template argument: an effort, a date
 # A template may write anything but plain text as JSON once more: quotes and line ends take two bytes then, and indentation more.
 JSON_EXPANSION = 4
 _PROBE_TEXT = "Hi"
@@ -67,6 +69,17 @@ def _is_plain(message: dict[str, object]) -> bool:
     return all(isinstance(value, str) for value in message.values())
 
 
+def _is_short(value: object) -> bool:
+    """Whether a template that writes it, be it with every message, stays within what is allowed for the template's own."""
+    return len(value) <= ARGUMENT_CHARS_MAX if isinstance(value, str) else value is None or isinstance(value, bool | float)
+
+
+def _bounded(chat: ChatPrompt) -> bool:
+    """Whether all that a template may write of a conversation is in its bytes, but for what every message and template has."""
+    keys = max((sum(map(len, message)) for message in chat.messages), default=0)
+    return keys <= MESSAGE_KEYS_CHARS_MAX and all(map(_is_short, chat.template_kwargs.values()))
+
+
 class LocalCounter:
     """Counts with one loaded tokenizer. Safe from several threads."""
 
@@ -95,6 +108,8 @@ class LocalCounter:
         chat = call.chat
         if chat is None:
             return None if isinstance(call.prompts[0], tuple) else call.prompt_bytes + TEMPLATE_TOKENS_MAX
+        if not _bounded(chat):
+            return None
         plain = chat.tools is None and chat.documents is None and all(map(_is_plain, chat.messages))
         text = call.prompt_bytes * (1 if plain else JSON_EXPANSION)
         return text + TEMPLATE_TOKENS_MAX + MESSAGE_TOKENS_MAX * len(chat.messages)

@@ -12,15 +12,14 @@ a whole exposition. It is used when it shows exactly what the whole one showed; 
 import asyncio
 import contextlib
 import json
-import ssl
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from functools import cache
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from proxy.adapters.certificates import trusted
 from proxy.adapters.model_config import read_model_layers
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
@@ -57,7 +56,7 @@ class Answer:
             return None
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -72,12 +71,6 @@ class _ConnectTrace:
         del info
         if event.startswith("connection.connect_tcp."):
             self.connecting = not event.endswith(".complete")
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """The system's certificates, as ``adapters.upstream`` has them. Read once: it takes 25 ms, and a client makes its own each time."""
-    return ssl.create_default_context()
 
 
 class ControlHttp:
@@ -103,7 +96,7 @@ class ControlHttp:
         kept = httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=3.0)
         unbounded = httpx.Timeout(None)  # here; ``get`` bounds the whole
         fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        tls = _trusted()
+        tls = trusted()
         self._kept = httpx.AsyncClient(
             headers=sent, timeout=unbounded, limits=kept, transport=transport, verify=tls, trust_env=False
         )

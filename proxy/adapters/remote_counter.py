@@ -12,11 +12,13 @@ from typing import Any
 import httpx
 import msgspec
 
+from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.ports import Clock
 from proxy.wire.call import Call, ChatPrompt
 
 TIMEOUT_S = 2.0
 PAUSE_S = 5.0
+ANSWER_BYTES_MAX = 32 << 20  # the ids of two million tokens
 # One call is one prompt; a longer list is estimated rather than asked for piece by piece.
 PROMPTS_MAX = 8
 
@@ -76,24 +78,32 @@ class RemoteCounter:
         except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
             raise RemoteCountError(f"the prompt cannot be sent: {error}") from error
         try:
-            response = await self._client.post(
-                base_url.rstrip("/") + "/tokenize",
-                content=content,
-                headers={"content-type": "application/json"},
-                timeout=self._timeout_s,
-            )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            async with stall_proof_timeout(self._timeout_s):
+                status, told = await self._post(base_url.rstrip("/") + "/tokenize", content)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             self._paused_until_s = self._clock.now_s() + self._pause_s
             raise RemoteCountError(f"{type(error).__name__}: {error}") from error
-        if response.status_code != httpx.codes.OK:
-            raise RemoteCountError(f"/tokenize answered {response.status_code}: {response.text[:200]}")
+        if status != httpx.codes.OK:
+            raise RemoteCountError(f"/tokenize answered {status}: {told[:200].decode('utf-8', 'replace')}")
         try:
-            answer = msgspec.json.decode(response.content, type=_Answer)
-        except msgspec.DecodeError as error:
+            answer = msgspec.json.decode(told, type=_Answer)
+        except (msgspec.DecodeError, RecursionError) as error:
             raise RemoteCountError(f"/tokenize answered something else: {error}") from error
         if not answer.tokens:
             raise RemoteCountError("/tokenize counted nothing")
         return _pack(answer.tokens)
+
+    async def _post(self, url: str, content: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer. Raises RemoteCountError for one that is too long, whatever its length was when packed."""
+        body = bytearray()
+        async with self._client.stream(
+            "POST", url, content=content, headers={"content-type": "application/json"}, timeout=self._timeout_s
+        ) as response:
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise RemoteCountError(f"/tokenize answered more than {ANSWER_BYTES_MAX:,} bytes")
+        return response.status_code, bytes(body)
 
 
 def _chat_body(model: str | None, chat: ChatPrompt) -> dict[str, Any]:

@@ -11,12 +11,12 @@ has been handed on, within ``FLUSH_S_MAX``. On shutdown both connections are clo
 """
 
 import asyncio
-import ssl
 from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
 
+from proxy.adapters.certificates import trusted
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.adapters.upstream_connection import watch_peer
 from proxy.ports import Headers
@@ -141,7 +141,7 @@ class WebSocketTunnel(asyncio.Protocol):
             origin = parse_base_url(tunnel.base_url)
             # The list of fields of one hop is ours to write: of the client's, only the upgrade is passed on.
             head = encode_request_head(origin, b"GET", tunnel.target, tunnel.headers, 0)
-            tls = ssl.create_default_context() if origin.scheme == "https" else None
+            tls = trusted() if origin.scheme == "https" else None
             async with stall_proof_timeout(tunnel.connect_s_max):
                 await self._loop.create_connection(lambda: self._replica, origin.host, origin.port, ssl=tls)
         except (OSError, FieldError, TimeoutError) as error:

@@ -32,6 +32,7 @@ from proxy.core.policy import Policy, Store
 from proxy.ports.store import SharedStore
 from proxy.serving.access import AdminAccess
 from proxy.serving.admin import admin_app
+from proxy.serving.admin_host import LocalNames
 from proxy.serving.drain import DrainPhase
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.policy_watch import PolicyWatch
@@ -111,7 +112,7 @@ async def _serve(
             log.info("serving on http://%s:%d, metrics and state on http://%s:%d", *addresses)
             rules = partial(connection_rules, services)
             await serve_until(
-                endpoints, admin_app(services, endpoints), sockets, services.drain, rules, WebSockets(services), alive
+                endpoints, LocalNames(admin_app(services, endpoints)), sockets, services.drain, rules, WebSockets(services), alive
             )
         finally:
             lag.close()

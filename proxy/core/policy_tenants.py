@@ -83,7 +83,7 @@ class Tenants:
         for source in self.sources:
             name = self._named_by(source, headers, user, trusted=trusted)
             if name:
-                return name[:NAME_CHARS_MAX]
+                return utf8(name[:NAME_CHARS_MAX])
         return NOBODY
 
     def _named_by(self, source: TenantSource, headers: Mapping[str, str], user: str | None, *, trusted: bool) -> str | None:
@@ -134,6 +134,11 @@ class Tenants:
     def floors(self) -> tuple[TenantPolicy, ...]:
         """Tenants for whom a share is kept."""
         return tuple(tenant for tenant in self.listed if tenant.kv_share_min > 0.0)
+
+
+def utf8(name: str) -> str:
+    """The name with ``?`` for halves of surrogate pairs, which JSON can escape and nothing that shows a name can write."""
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
 def bearer_of(headers: Mapping[str, str]) -> str | None:

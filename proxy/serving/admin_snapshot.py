@@ -10,6 +10,7 @@ import asyncio
 import platform
 from dataclasses import asdict
 from datetime import UTC, datetime
+from secrets import token_bytes
 from typing import Any
 
 import msgspec
@@ -45,7 +46,7 @@ def snapshot_routes(services: Services) -> list[Route]:
         under_way.append(None)
         try:
             named = request.query_params.get("tenant_names", "0") not in {"", "0"}
-            names = None if named else hashing(services.request_id().encode()[:64])
+            names = None if named else hashing(token_bytes(32))
             state = _state(services, names)
             opened, ended = services.decisions.open(OPEN_MAX), services.decisions.packed()
             text = (await exposition(services.telemetry, services.clock)).body.decode()
@@ -62,7 +63,7 @@ def _body(state: dict[str, Any], opened: list[Decision], ended: list[bytes], met
     state["metrics"] = metrics_shown(metrics, names).splitlines()
     state["open"] = [decision_shown(one, names) for one in opened]
     state["decisions"] = [decision_shown(unpacked(one), names) for one in reversed(ended)]
-    return msgspec.json.encode(state)
+    return msgspec.json.encode(state, enc_hook=str)  # networks of trusted callers
 
 
 def _state(services: Services, names: Names | None) -> dict[str, Any]:

@@ -110,5 +110,5 @@ def _readable(body: bytes) -> Any:
     """JSON as such, anything else as text."""
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body.decode("utf-8", "replace")

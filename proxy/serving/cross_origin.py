@@ -15,6 +15,7 @@ from proxy.serving.services import Services
 FRESH_S = 60.0
 ANSWER_S_MAX = 1.0  # the client waits for it
 ORIGINS_MAX = 1000  # clients choose them
+ORIGIN_BYTES_MAX = 512  # a scheme, a name of at most 253 letters, a port
 NONE_S = 5.0  # after which a replica that did not answer is asked again
 
 
@@ -28,7 +29,7 @@ class CrossOrigin:
     def of(self, headers: Headers) -> Callable[[], Awaitable[Headers]] | None:
         """How to find the fields for a request with these headers; None where it does not come from a page."""
         for name, value in headers:
-            if name == b"origin":
+            if name == b"origin" and len(value) <= ORIGIN_BYTES_MAX:
                 return partial(self.fields, value)
         return None
 

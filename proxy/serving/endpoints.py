@@ -34,7 +34,7 @@ from proxy.serving.services import (
 from proxy.wire.answers import Answer, error_shape
 from proxy.wire.call import CallKind
 from proxy.wire.lax import UnreadableCallError
-from proxy.wire.read_call import CALL_ROUTES
+from proxy.wire.read_call import CALL_ROUTES, call_route
 from proxy.wire.routes import RouteKind, kind_of
 
 
@@ -88,8 +88,8 @@ class Endpoints:
             if not given:
                 send.request_id = in_body(body) or send.request_id
                 scope = renamed(scope, send.request_id)
-            call = CALL_ROUTES.get(path) if method == "POST" else None
-            if call is not None and await self._call(call, scope, path, body, arrived_s, receive, send):
+            route = call_route(path) if method == "POST" else None
+            if route is not None and await self._call(CALL_ROUTES[route], scope, route, body, arrived_s, receive, send):
                 return
             response_id = response_id_of(method, path)
             if response_id is not None:
@@ -100,13 +100,13 @@ class Endpoints:
             services.body_bytes_held -= len(body)
 
     async def _call(
-        self, kind: CallKind, scope: Scope, path: str, body: bytes, arrived_s: float, receive: Receive, send: Send
+        self, kind: CallKind, scope: Scope, route: str, body: bytes, arrived_s: float, receive: Receive, send: Send
     ) -> bool:
         """Serve a call; False when only the engine can say what is wrong with its body."""
         headers = list(scope["headers"])  # type: ignore[call-overload]
         try:
             intake = await read_intake(
-                self._services, kind, path, target_of(scope), headers, body, arrived_s, caller=caller_of(scope)
+                self._services, kind, route, target_of(scope), headers, body, arrived_s, caller=caller_of(scope)
             )
         except UnreadableCallError:
             return False

@@ -5,7 +5,6 @@ nobody serves.
 """
 
 import asyncio
-import re
 from dataclasses import dataclass
 
 import msgspec
@@ -16,8 +15,7 @@ from proxy.serving.intake import PARSE_INLINE_BYTES_MAX
 from proxy.serving.relay import RelayEnd, RelayRequest, relay
 from proxy.serving.services import Scope, Services, send_answer, target_of
 from proxy.wire.answers import error_shape
-
-_FORM_MODEL = re.compile(rb'\bname="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,256})\r\n')
+from proxy.wire.form_fields import read_form
 
 
 class _Body(msgspec.Struct):
@@ -81,11 +79,11 @@ def model_of_json(body: bytes) -> str | None:
     """The model that a JSON body names; None where it names none."""
     try:
         return msgspec.json.decode(body, type=_Body).model
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
 def model_of_form(body: bytes) -> str | None:
     """The model that a form with files names; None where it names none."""
-    found = _FORM_MODEL.search(body)
-    return None if found is None else found[1].decode("utf-8", "replace")
+    form = read_form(body)
+    return None if form is None else form.texts.get("model")

@@ -58,7 +58,7 @@ def in_body(body: bytes) -> bytes | None:
         return None
     try:
         found = (msgspec.json.decode(body, type=_Body).request_id or "").encode()
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return found if _SANE.fullmatch(found) else None
 

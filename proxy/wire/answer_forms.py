@@ -47,7 +47,7 @@ class AnswerForm:
         """The events that end a stream with an answer of the engine that is no stream, in its own words where they are an error object."""
         try:
             told = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             told = None
         error = told.get("error") if isinstance(told, dict) else None
         if not isinstance(error, dict):

@@ -93,7 +93,7 @@ def _last_usage(tail: bytes) -> UsageField | None:
     while (end := tail.find(b"}", end, start + _USAGE_BYTES_MAX) + 1) > 0:
         try:
             return _decode_usage(tail[start:end])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # the brace of a nested object
     return None
 

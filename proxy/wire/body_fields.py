@@ -111,8 +111,10 @@ def objects(value: Any) -> tuple[dict[str, Any], ...] | None:
 
 
 def text_or_none(value: Any) -> str | None:
-    """A string, else None."""
-    return value if isinstance(value, str) else None
+    """A string, else None. Halves of surrogate pairs, which JSON can escape and nothing that tells of a name can write, become ``?``."""
+    if not isinstance(value, str):
+        return None
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def chat_prompt(fields: dict[str, Any], messages: Any) -> tuple[ChatPrompt, Counter[str]]:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+LABELS_BYTES_REMEMBERED_MAX = 4096  # an engine's longest, its cache configuration, has some 600
 _ESCAPES = {"n": "\n", '"': '"', "\\": "\\"}
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -82,9 +83,12 @@ def _read(name: str, rest: bytes) -> Series | None:
         return None
 
 
-@lru_cache(maxsize=4096)
 def read_labels(raw: bytes) -> Mapping[str, str] | None:
-    """The label pairs between the braces, or None when they cannot be read. Cached: a replica's label sets do not change."""
+    """The label pairs between the braces, or None when they cannot be read."""
+    return _remembered(raw) if len(raw) <= LABELS_BYTES_REMEMBERED_MAX else _labels(raw)
+
+
+def _labels(raw: bytes) -> Mapping[str, str] | None:
     text = raw.decode("utf-8", "replace")
     labels: dict[str, str] = {}
     at = 0
@@ -96,6 +100,9 @@ def read_labels(raw: bytes) -> Mapping[str, str] | None:
         labels[pair.group(1)] = _ESCAPE.sub(_unescape, value) if "\\" in value else value
         at = pair.end()
     return MappingProxyType(labels)
+
+
+_remembered = lru_cache(maxsize=4096)(_labels)  # a replica's label sets do not change
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -18,6 +18,10 @@ Fields = list[tuple[bytes, bytes]]
 _ONE_HOP = frozenset({b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"})
 _WRITTEN_BY_US = frozenset({b"host", b"content-length", b"expect"})
 _CONNECTION_OPTIONS = frozenset({b"keep-alive", b"close"})  # the usual values, which name no field
+_NEVER_NAMED = (
+    _ONE_HOP | _WRITTEN_BY_US
+)  # what a list in Connection cannot take away from us: framing is read before it, and written anew
+_NAME_BYTES_REMEMBERED_MAX = 64  # clients choose names, and what is remembered takes memory
 _TOKEN_CHARS = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TARGET = re.compile(rb"/[\x21-\xff]*")
 _NO_BODY_EXPECTED = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
@@ -64,14 +68,12 @@ def parse_base_url(base_url: str) -> Origin:
     return Origin(scheme=url.scheme, host=url.hostname, port=port or default_port, host_field=host_field, prefix=prefix)
 
 
-@functools.lru_cache(maxsize=1024)  # a client sends the same few names in every request
 def _response_name(name: bytes) -> bytes:
     """The name in lower case; b"" for a field of one hop."""
     lower = name.lower()
     return b"" if lower in _ONE_HOP or lower.startswith(b"proxy-") else lower
 
 
-@functools.lru_cache(maxsize=1024)
 def _request_name(name: bytes) -> bytes:
     """The name in lower case; b"" for a field that is not sent on. Raises FieldError for what is no name."""
     lower = _response_name(name)
@@ -80,11 +82,15 @@ def _request_name(name: bytes) -> bytes:
     return b"" if lower in _WRITTEN_BY_US else lower
 
 
-def _kept(fields: Fields, name_of: Callable[[bytes], bytes]) -> Fields:
+_response_remembered = functools.lru_cache(maxsize=1024)(_response_name)  # a client sends the same few names in every request
+_request_remembered = functools.lru_cache(maxsize=1024)(_request_name)
+
+
+def _kept(fields: Fields, remembered: Callable[[bytes], bytes], name_of: Callable[[bytes], bytes]) -> Fields:
     kept = []
     named: set[bytes] = set()
     for name, value in fields:
-        lower = name_of(name)
+        lower = remembered(name) if len(name) <= _NAME_BYTES_REMEMBERED_MAX else name_of(name)
         if lower:
             kept.append((lower, value))
         elif value not in _CONNECTION_OPTIONS and name.lower() == b"connection":
@@ -94,7 +100,7 @@ def _kept(fields: Fields, name_of: Callable[[bytes], bytes]) -> Fields:
 
 def response_fields(fields: Fields) -> Fields:
     """The fields of a response that go to the client, in order, names in lower case, ``Content-Length`` among them."""
-    return _kept(fields, _response_name)
+    return _kept(fields, _response_remembered, _response_name)
 
 
 def request_fields(fields: Fields) -> Fields:
@@ -102,7 +108,21 @@ def request_fields(fields: Fields) -> Fields:
 
     Raises FieldError for a name that is no HTTP token.
     """
-    return _kept(fields, _request_name)
+    return _kept(fields, _request_remembered, _request_name)
+
+
+def end_to_end(fields: Fields) -> Fields:
+    """A request's fields, names in lower case, without those that its ``Connection`` names, which were for this hop (RFC 9110 §7.6.1).
+
+    For a request as it comes in, before anything is added to it: a client that names ``Authorization`` there would else take away the
+    replica's own key, a rank, or the name of a request. Who reads ``Connection`` afterwards finds in it what it says of the connection.
+    """
+    options = {option.strip().lower() for name, value in fields if name == b"connection" for option in value.split(b",")}
+    named = options - _NEVER_NAMED - _CONNECTION_OPTIONS
+    if not named:
+        return fields
+    kept = [field for field in fields if field[0] not in named and field[0] != b"connection"]
+    return [*kept, (b"connection", b", ".join(sorted(options - named)))]
 
 
 def encode_request_head(origin: Origin, method: bytes, target: bytes, fields: Fields, body_bytes: int) -> bytes:

@@ -56,7 +56,7 @@ def read_messages(fields: dict[str, Any]) -> Call:
         usage_wanted=True,
         output_tokens_max=output_tokens(fields.get("max_tokens"), None),
         chats=(chat,),
-        countable=all(block.get("type") in _BLOCK_TYPES for message in given for block in _blocks(message)),
+        countable=all(text_or_none(block.get("type")) in _BLOCK_TYPES for message in given for block in _blocks(message)),
         has_tools=bool(tools),
         has_response_format=config.get("format") is not None,
         cache_salt=text_or_none(fields.get("cache_salt")),
@@ -175,7 +175,7 @@ def _tools(declared: tuple[dict[str, Any], ...], messages: tuple[Message, ...]) 
     """The tools in effect at the end of the conversation, as chat tools."""
     tools: dict[Any, dict[str, Any]] = {str(tool.get("name")): tool for tool in declared}
     removed: set[str] = set()
-    for block in (block for message in messages for block in _blocks(message) if block.get("type") in _TOOL_CHANGES):
+    for block in (block for message in messages for block in _blocks(message) if _changes_tools(block)):
         change = _object(block.get("tool"))
         defined = change.get("type") == "tool_definition"
         tool = _object(change.get("definition")) if defined else tools.get(str(change.get("name")), {})
@@ -186,6 +186,10 @@ def _tools(declared: tuple[dict[str, Any], ...], messages: tuple[Message, ...]) 
         tools[name] = tool if defined else {**tool, "defer_loading": None}
         removed.discard(name)
     return tuple(_tool(tool) for name, tool in tools.items() if name not in removed)
+
+
+def _changes_tools(block: Message) -> bool:
+    return text_or_none(block.get("type")) in _TOOL_CHANGES
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from proxy.wire.messages import read_messages
 from proxy.wire.openai import read_chat, read_chat_batch, read_completions, read_generate
 from proxy.wire.pooling import read_decisions, read_pooling, read_ranking, read_scoring
 from proxy.wire.responses import read_responses
+from proxy.wire.routes import plain_path, under_any_prefix
 from proxy.wire.speech import read_speech
 
 CALL_ROUTES = {
@@ -40,6 +41,15 @@ CALL_ROUTES = {
     "/v1/rerank": CallKind.RANKING,
     "/v2/rerank": CallKind.RANKING,
 }
+
+
+def call_route(path: str) -> str | None:
+    """The route above that a server on the way, or the engine itself, might read ``path`` as; None where it is none.
+
+    The engine takes a line end after a path for nothing at all (its router's patterns end in ``$``), and any prefix that it was started
+    with (``--root-path``); a balancer may take out doubled slashes and the like. The path is sent on as it came.
+    """
+    return path if path in CALL_ROUTES else under_any_prefix(plain_path(path), CALL_ROUTES)
 
 
 def read_cohere_chat(fields: dict[str, Any]) -> Call:
@@ -79,4 +89,7 @@ _READERS: dict[CallKind, Callable[[dict[str, Any]], Call]] = {
 
 def read_call(kind: CallKind, body: bytes) -> Call:
     """Read a body. Raises UnreadableCallError (and nothing else, whatever the bytes)."""
-    return read_speech(body) if kind is CallKind.SPEECH else _READERS[kind](parse_object(body))
+    try:
+        return read_speech(body) if kind is CallKind.SPEECH else _READERS[kind](parse_object(body))
+    except RecursionError as error:  # it was just shallow enough to be parsed
+        raise UnreadableCallError("the body is nested too deep") from error

@@ -92,7 +92,7 @@ def _object(value: Any) -> Item:
 
 
 def _is_unfinished(item: Item) -> bool:
-    return item.get("type", "message") in {"message", "reasoning"} and item.get("status") in _UNFINISHED
+    return item.get("type", "message") in ("message", "reasoning") and text_or_none(item.get("status")) in _UNFINISHED
 
 
 def _add_items(items: list[Item], messages: list[Item]) -> bool:
@@ -100,7 +100,7 @@ def _add_items(items: list[Item], messages: list[Item]) -> bool:
     known = True
     for item in items:
         last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-        kind, role = item.get("type"), item.get("role")
+        kind, role = text_or_none(item.get("type")), item.get("role")
         if kind in {"function_call", "custom_tool_call"}:
             _merge_call(_tool_call(item), last, messages)
         elif kind == "reasoning":
@@ -129,7 +129,8 @@ def _merge_call(call: Item, last: Item | None, messages: list[Item]) -> None:
     if last is None:
         messages.append({"role": "assistant", "tool_calls": [call]})
     else:
-        last["tool_calls"] = [*(last.get("tool_calls") or ()), call]
+        earlier = last.get("tool_calls")
+        last["tool_calls"] = [*(earlier if isinstance(earlier, list) else ()), call]
 
 
 def _tool_call(item: Item) -> Item:

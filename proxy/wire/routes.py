@@ -7,10 +7,11 @@
 A closed path is closed for every method and in every spelling that a server on the way might read as that path: percent-encoded (more
 than once), with doubled slashes, dot segments, parameters, other case, a slash or blank at its end, and under any prefix (vLLM's
 ``--root-path``, a balancer's). The engine itself is stricter; a spelling that only it would not understand is refused here all the same.
+A call that takes KV is one in every such spelling as well (``wire.read_call``), or it would pass by admission and everybody's limits.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -108,23 +109,27 @@ _kind_remembered = lru_cache(maxsize=1024)(_kind)  # clients ask for the same fe
 
 def closed_path(path: str) -> str | None:
     """The closed path, as the table has it, that ``path`` comes to, however it is spelled; None where it comes to none."""
-    if not _PLAIN.issuperset(path) or "//" in path or path[:1] != "/" or path[-1] == "/":
-        path = _plain(path)
+    path = plain_path(path)
     parent, _, last = path.rpartition("/")
     if parent.endswith(_ADAPTERS):
         return _ADAPTER
-    if last not in _CLOSED_LAST_WORDS:
-        return None
+    return under_any_prefix(path, CLOSED_PATHS) if last in _CLOSED_LAST_WORDS else None
+
+
+def under_any_prefix(path: str, known: Container[str]) -> str | None:
+    """The longest of the known paths that ``path`` ends with, whole segments of it; None where it ends with none."""
     while path:
-        if path in CLOSED_PATHS:
+        if path in known:
             return path
         cut = path.find("/", 1)
         path = path[cut:] if cut > 0 else ""
     return None
 
 
-def _plain(path: str) -> str:
+def plain_path(path: str) -> str:
     """The path without its disguises, in lower case."""
+    if _PLAIN.issuperset(path) and "//" not in path and path[:1] == "/" and path[-1] != "/":
+        return path
     raw = path.encode("utf-8", "surrogateescape")
     for _ in range(_DECODINGS_MAX):
         decoded = unquote_to_bytes(raw)

@@ -56,7 +56,7 @@ _SCAN_ENGINES = Scanner((name for names in NAMES.values() for name in names), pr
 _SCAN_START = Scanner((START_TIME,))
 _SCAN_CONFIG = Scanner((CACHE_CONFIG,), prefix="vllm:")
 _HELP_BLOCKS = re.compile(rb"^# HELP vllm:gpu_prefix_cache_queries\S* [^\n]*queried blocks", re.MULTILINE)
-_LOOKALIKE = re.compile(rb"^(vllm:[a-z_]*cache[a-z_]*usage[a-z_]*|vllm:[a-z_]*usage[a-z_]*cache[a-z_]*)[{ ]", re.MULTILINE)
+_SERIES = re.compile(rb"^(vllm:[a-z_]+)[{ ]", re.MULTILINE)
 _VERSION = re.compile(r"^(\d+)\.(\d+)")
 
 
@@ -184,7 +184,7 @@ def read_cache_config(text: bytes) -> CacheConfig | None:
 
 def usage_lookalikes(text: bytes) -> tuple[str, ...]:
     """Exposed names that sound like a KV usage but are not known: candidates for a renamed metric. The CPU swap gauge is none."""
-    names = {name.decode() for name in _LOOKALIKE.findall(text)}
+    names = {name.decode() for name in _SERIES.findall(text) if b"cache" in name and b"usage" in name}
     return tuple(sorted(names - {*NAMES[Purpose.USAGE], "vllm:cpu_cache_usage_perc"}))
 
 

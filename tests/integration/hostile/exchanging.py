@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ class Recorder:
     requests: list[tuple[bytes, bytes]] = field(default_factory=list)
     strays: list[bytes] = field(default_factory=list)  # bytes that belong to no request
     answer: bytes = OK
+    probed: Callable[[Peer, bytes], Awaitable[None]] = answer_like_vllm
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, peer: Peer) -> None:
@@ -35,7 +36,7 @@ class Recorder:
                     self.strays.append(error.partial)
                 return
             if PROBE in head:
-                await answer_like_vllm(peer, head)
+                await self.probed(peer, head)
                 return
             self.requests.append((head, body))
             await self.let_go.wait()
