@@ -102,7 +102,7 @@ def build_services(
         upstream=upstream,
         guard=guard,
         static_cap=StaticCap(policy.limits.static_cap_per_replica),
-        attempts=Attempts(clock, RetryBudget(policy.relay.retry_ratio, policy.relay.retries_per_s_min), replicas.watchers),
+        attempts=Attempts(clock, RetryBudget.of(policy.relay), replicas.watchers, outstanding),
         outliers=outliers,
         replicas=replicas,
         discoverer=Discoverer(replicas, clock, guard, source_of),
@@ -178,7 +178,7 @@ def _followers(services: Services, counters: TokenizerLoader, upstream: HttpUpst
         services.policy = policy
         services.static_cap.cap_per_replica = policy.limits.static_cap_per_replica
         services.drain.bound(policy.relay.drain_accept_s, policy.relay.grace_s)
-        services.attempts.budget.bound(policy.relay.retry_ratio, policy.relay.retries_per_s_min)
+        services.attempts.budget.follow(policy.relay)
         services.outliers.policy = policy.health
         services.fallback_headers = {
             fallback: [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]

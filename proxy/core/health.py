@@ -14,6 +14,10 @@ An ejection lasts ``eject * 2^n`` up to ``eject_max``, n being those before it i
 start after the last, or had answered ``requests_min`` requests: a new fault of one that was well is a new beginning. Then it comes back
 with a *slow start*: at most ``2^(RAMP_DOUBLINGS * t / slow_start)`` requests at a time, t after its return.
 
+Doubt. From the second failure in a row on (the first, while it is coming back) one that others of its pool can stand in for gets few
+requests at a time, ``2^(RAMP_DOUBLINGS * t / DOUBT_S)`` at most, t after the failure, until it answers any. Else all that wait would go
+at once to a replica that fails at once, and so has the most room, before the failures are enough to eject it.
+
 One that cannot be spared by that (see Panic), while others serve its models, gets nobody for ``PAUSE_S`` and then one request to try, as
 in a slow start: one that fails at once has the most room, would get every request, and use up the budget for retries.
 
@@ -37,6 +41,8 @@ from proxy.core.policy_relay import Health
 SLOW_START_FAILURES_MAX = 2  # it has been bad just now; one failure may still be an accident
 PEERS_BETTER_RATIO = 0.5
 PAUSE_S = 1.0  # two looks at it, and one reroute a second is what any budget allows
+DOUBT_FAILURES = 2  # the first may be a broken connection, which says nothing of the next
+DOUBT_S = 2.0  # 32 at a time after a second: what is healthy and slow to answer is hardly held up
 INCIDENT_S = 1.0  # a process that dies takes its connections with it in milliseconds
 
 
@@ -67,14 +73,16 @@ class Outliers:
         self._records.pop(name, None)
         self.ejections.pop(name, None)
 
-    def answered(self, name: str, now_s: float) -> None:
-        """It answered a request, by whatever status but those that count as failures."""
+    def answered(self, name: str, now_s: float) -> bool:
+        """It answered a request, by whatever status but those that count as failures; True when that ends a doubt."""
         record = self._records.get(name)
         if record is None:
-            return
+            return False
         record.note(now_s, failed=False)
         record.answered_s = now_s
         record.trust()
+        doubted, record.doubt = record.doubt is not None, None
+        return doubted
 
     def failed(self, name: str, now_s: float, sent_s: float = inf) -> EjectReason | None:
         """It failed a request that was sent at ``sent_s``; the reason when it is ejected for it."""
@@ -83,12 +91,13 @@ class Outliers:
             return None
         record.incident_s = now_s
         record.note(now_s, failed=True)
+        self._doubt(record, now_s)
         reason = self._reason(record, now_s)
         if reason is None or not record.in_use or not self._peers_better(record, reason, now_s):
             return None
         if not self._spared(record):
             if self._carried_by_others(record, now_s):
-                record.slow_start = SlowStart(now_s + PAUSE_S, self.policy.slow_start_s)
+                record.slow_start, record.doubt = SlowStart(now_s + PAUSE_S, self.policy.slow_start_s), None
             return None
         self._eject(record, now_s)
         counts = self.ejections.setdefault(name, {})
@@ -160,13 +169,16 @@ class Outliers:
         return record is not None and record.ejected_until_s is not None
 
     def slow_start_of(self, name: str, now_s: float) -> SlowStart | None:
-        """How it is coming back; None when it is not."""
+        """What bounds the requests that it has at a time: it is coming back, or in doubt; None when nothing does."""
         record = self._records.get(name)
-        if record is None or record.slow_start is None:
+        if record is None or (record.slow_start is None and record.doubt is None):
             return None
-        if record.slow_start.requests_max(now_s) == inf:
+        if not self._ramping(record, now_s):
             record.slow_start = None
-        return record.slow_start
+        if record.doubt is not None and record.doubt.requests_max(now_s) == inf:
+            record.doubt = None
+        bounds = [one for one in (record.slow_start, record.doubt) if one is not None]
+        return min(bounds, key=lambda one: one.requests_max(now_s + PAUSE_S), default=None)
 
     # ---- rules
 
@@ -183,13 +195,19 @@ class Outliers:
             return EjectReason.RATIO
         return None
 
+    def _doubt(self, record: HealthRecord, now_s: float) -> None:
+        """Spare one that fails what it is sent, where others can stand in for it and do not fail as well."""
+        enough = record.in_use and record.in_a_row >= (1 if self._ramping(record, now_s) else DOUBT_FAILURES)
+        if enough and self._carried_by_others(record, now_s) and self._peers_better(record, EjectReason.CONSECUTIVE, now_s):
+            record.doubt = SlowStart(now_s, DOUBT_S)
+
     def _eject(self, record: HealthRecord, now_s: float) -> None:
         policy = self.policy
         if now_s - record.returned_s >= max(policy.slow_start_s, record.ejected_s) or record.answers >= policy.requests_min:
             record.streak = 0
         record.ejected_s = min(policy.eject_s_max, policy.eject_s * 2.0 ** min(record.streak, 64))
         record.streak += 1
-        record.ejected_until_s, record.slow_start = now_s + record.ejected_s, None
+        record.ejected_until_s, record.slow_start, record.doubt = now_s + record.ejected_s, None, None
         record.suspected_until_s, record.lifted = -inf, False
 
     def _pools(self, record: HealthRecord) -> Iterator[list[HealthRecord]]:

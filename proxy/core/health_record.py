@@ -56,6 +56,7 @@ class HealthRecord:
     returned_s: float = -inf
     streak: int = 0  # ejections in a row
     slow_start: SlowStart | None = None
+    doubt: SlowStart | None = None  # few at a time until it answers: it failed those before
     answered_s: float = -inf  # the last time
     suspected_until_s: float = -inf
     lifted: bool = False  # another proxy was answered since it was ejected here
@@ -65,6 +66,7 @@ class HealthRecord:
         """Begin anew."""
         self.ended.clear()
         self.failed = self.in_a_row = self.answers = 0
+        self.doubt = None
 
     def note(self, now_s: float, *, failed: bool) -> None:
         """A request ended."""

@@ -12,7 +12,7 @@ class Relay:
     # The deadline bounds what a client waits and the budget what replicas get, so this bounds only what one request may bring down. Ten
     # further tries outlast any chance: where every other try fails, one request in two thousand is given up. (Two gave up one in eight.)
     reroutes_max: int = 10
-    # A fifth more load at most, which replicas that are still well can bear; the share that Envoy and Linkerd allow as well.
+    # While no replica answers, a fifth more load at most; the share that Envoy and Linkerd allow as well. What is answered pays for more.
     retry_ratio: float = 0.2
     # Ten a second harm no replica, and without them a quiet service, where a fifth is less than one, could never reroute.
     retries_per_s_min: float = 10.0

@@ -13,9 +13,13 @@ again for ``STANDBY_RATIO`` of the time it has, and then the request is shed. (W
 overload: in one line for all, ordered by arrival, each head has come to its last moment, and whoever is shed would have been served about
 as likely as whoever is kept.)
 
+Whoever waited in vain while no replica served its model at all is told so (503), not that there was no room (429): what was missing is not
+capacity that others have.
+
 Fails: with a cold step clock the rate is a guess; nothing is shed as too late until it was measured, and everybody is promised a place.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
@@ -24,7 +28,7 @@ from proxy.core.demand import Demand
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.policy_tenants import Tenants
 from proxy.core.queue_bounds import NO_QUEUE, NO_WAIT
-from proxy.core.replica import AWAITED_PHASES
+from proxy.core.replica import AWAITED_PHASES, ReplicaPhase
 from proxy.core.wait_forecast import WaitForecast
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -84,6 +88,20 @@ class Shedding:
         """No replica serves the model now."""
         message = f"No replica serves the model {model!r} at the moment."
         return Refusal(Outcome.NO_REPLICA, gate="replicas", message=message, retry_after_s=RETRY_NO_REPLICA_S)
+
+    def nobody_serves(self, entry: Waiting, books: Sequence[Book], now_s: float) -> Refusal | None:
+        """What to answer one that has waited for replicas of which none serves now; None where one does."""
+        able = [book for book in books if not book.spec.among(entry.demand.kept_from)]
+        if any(book.phase is ReplicaPhase.SERVING and not book.saturation.wedge.wedged for book in able):
+            return None
+        counts = Counter(ReplicaPhase.WEDGED if book.phase is ReplicaPhase.SERVING else book.phase for book in able)
+        how = ", ".join(f"{count} {phase}" for phase, count in sorted(counts.items())) or "none is left"
+        waited_s, model = now_s - entry.enqueued_s, entry.demand.length_class.model
+        message = f"The request waited {waited_s:.1f} s, and no replica serves the model {model!r} now: {how}."
+        return Refusal(
+            Outcome.NO_REPLICA, gate="replicas", message=message, measured=round(waited_s, 3), unit="s",
+            queue_position=self._queue.position(entry.demand.request_id), retry_after_s=RETRY_NO_REPLICA_S,
+        )  # fmt: skip
 
     def queue_full(self, exceeded: tuple[str, int, int], entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
         """A bound of the queue would be broken."""
@@ -145,11 +163,13 @@ class Shedding:
             entry.standby_until_s = now_s + STANDBY_RATIO * left_s
         return promised
 
-    def too_late(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal | None:
+    def too_late(self, entry: Waiting, books: Sequence[Book], now_s: float) -> Refusal | None:
         """It stood by for long enough and no promise could be made."""
         kept = entry.promised or entry.demand.request_id in self.spared
         if kept or now_s < entry.standby_until_s or entry.forecast_s is None:
             return None
+        if (refusal := self.nobody_serves(entry, books, now_s)) is not None:
+            return refusal
         wait_s, left_s, key = entry.forecast_s, entry.start_by_s - now_s, self._bound_by(entry)
         message = f"The forecast wait of {wait_s:.1f} s leaves no certainty of a start before the deadline, {left_s:.1f} s away."
         return Refusal(
@@ -158,8 +178,10 @@ class Shedding:
             retry_after_s=self.forecast.return_s(entry, books, now_s),
         )  # fmt: skip
 
-    def timed_out(self, entry: Waiting, books: Iterable[Book], now_s: float) -> Refusal:
+    def timed_out(self, entry: Waiting, books: Sequence[Book], now_s: float) -> Refusal:
         """Its deadline came while it waited."""
+        if (refusal := self.nobody_serves(entry, books, now_s)) is not None:
+            return refusal
         waited_s = now_s - entry.enqueued_s
         limit_s, key = entry.start_by_s - entry.demand.arrived_s, self._bound_by(entry)
         message = f"The request waited {waited_s:.1f} s for room in the KV cache, as long as its deadline allows."

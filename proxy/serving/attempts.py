@@ -9,16 +9,18 @@ Only while the client has seen nothing, and only what no harm is done by sending
 
 Where it goes next, and when to a replica that has failed it before, says ``core.retrying``. An answer is shown as soon as ``ANSWERS_MAX``
 replicas gave one, or all there are and none of them lost the request otherwise: what so many refuse is hardly their fault, and the client
-can do more with what they say than with a 502. 4xx are the client's to see, and never count. When nobody else is left, or the budget is
-used up, the client gets the last replica's own answer as it is where there is one, else 502, or 504 after a time-out.
+can do more with what they say than with a 502. One that says so twice is still one, but of twice as many answers the last is shown. 4xx
+are the client's to see, and never count. When nobody else is left, or the budget is used up, the client gets the last replica's own
+answer as it is where there is one, else 502, or 504 after a time-out.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.retry_budget import RetryBudget
 from proxy.ports import Clock, UpstreamError
+from proxy.serving.outstanding import Outstanding
 from proxy.serving.ranks import server_of
 from proxy.serving.relay import RelayEnd, RelayResult
 from proxy.serving.watcher import ReplicaWatcher
@@ -35,19 +37,26 @@ UNSENDABLE = "request"  # the kind of error that is the request's own
 class Attempts:
     """Judges attempts; the state is the budget, and counts for metrics."""
 
-    def __init__(self, clock: Clock, budget: RetryBudget, watchers: Mapping[str, ReplicaWatcher]) -> None:
+    def __init__(
+        self, clock: Clock, budget: RetryBudget, watchers: Mapping[str, ReplicaWatcher], outstanding: Outstanding
+    ) -> None:  # fmt: skip
         self.budget = budget
         self.timeouts: Counter[str] = Counter()  # by the policy key of the patience that was over
         self._clock = clock
         self._watchers = watchers
+        self._outstanding = outstanding
 
     def begin(self) -> None:
         """A request is sent for the first time."""
         self.budget.sent(self._clock.now_s())
 
-    def refused(self, answers: int, *, others: bool) -> frozenset[int]:
-        """The statuses that the client is not to see yet, after so many ``answers``. ``others``: one that was not tried could take it."""
-        return TRIED_ELSEWHERE if others and answers + 1 < ANSWERS_MAX and self.left else NOBODY
+    def refused(self, answering: Sequence[str], *, others: bool) -> frozenset[int]:
+        """The statuses that the client is not to see yet: ``answering`` are the replicas that refused it and the one that is asked now.
+
+        ``others``: another one may take it.
+        """
+        enough = len(set(answering)) >= ANSWERS_MAX or len(answering) >= 2 * ANSWERS_MAX
+        return TRIED_ELSEWHERE if others and not enough and self.left else NOBODY
 
     @property
     def left(self) -> bool:
@@ -57,6 +66,8 @@ class Attempts:
     def again(self, replica: str, result: RelayResult, *, others: bool) -> bool:
         """Take in how an attempt ended; True when the request is to be tried elsewhere, which draws on the budget."""
         self._judge(self._watchers.get(server_of(replica)), result)
+        if result.status is not None and result.status not in TRIED_ELSEWHERE:
+            self.budget.answered(self._outstanding.under_way)
         if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD} or not others:
             return False
         if result.error is not None and result.error.kind == UNSENDABLE:

@@ -181,16 +181,17 @@ class Calls:
         unasked = intake.call.stream and not intake.call.usage_wanted
         hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else RelayHooks()
         services.attempts.begin()
-        answers = 0
+        refused = list[str]()
         while True:
             replica = course.replica = admission.lease.replica
-            lost = admission.reroutes > answers  # elsewhere: then a 5xx here is no sign that the request is at fault
-            refuse = services.attempts.refused(answers, others=admission.untried or (lost and admission.may_go_on))
+            lost = admission.reroutes > len(refused)  # elsewhere: then a 5xx here is no sign that the request is at fault
+            others = admission.untried or (lost and admission.may_go_on)
+            refuse = services.attempts.refused([*refused, server_of(replica)], others=others)
             fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
             result = await self._send_to(course, replica, hooks, receive, send, fingerprint=fingerprint, refuse=refuse)
             course.result = result
             self._fingerprints.learn(replica, intake.call.kind, result)
-            answers += result.ended is RelayEnd.REFUSED
+            refused += [server_of(replica)] if result.ended is RelayEnd.REFUSED else []
             others = result.ended is RelayEnd.REFUSED or admission.may_go_on
             if not services.attempts.again(replica, result, others=others):
                 break
@@ -244,7 +245,7 @@ class Calls:
             raise ShedError(services.dispatcher.gate.shedding.no_replica_for(intake.model))
         capped = services.dispatcher.gate.enforces(intake.tenant)
         attempts.begin()
-        again, answers = True, 0
+        again, refused = True, list[str]()
         while again:
             async with services.static_cap.place(load, services.policy.queue.wait_s_max, capped=capped) as place:
                 if place is None:
@@ -252,14 +253,14 @@ class Calls:
                 course.replica, course.reroutes = place.replica, len(tried)
                 tried.add(place.replica)
                 others = len(tried) <= services.policy.relay.reroutes_max and bool(load())
-                refuse = attempts.refused(answers, others=others)
+                refuse = attempts.refused([*refused, place.replica], others=others)
                 with services.outstanding.sent(place.replica):
                     course.result = result = await self._send_to(
                         course, place.replica, RelayHooks(), receive, send, refuse=refuse
                     )
                     again = attempts.again(place.replica, result, others=others)
                     course.tried += [(place.replica, result.failure or "")] if again else []
-                    answers += result.ended is RelayEnd.REFUSED
+                    refused += [place.replica] if result.ended is RelayEnd.REFUSED else []
         await self._show(course, result, send, others=others)
         course.conclude()
 

@@ -37,6 +37,11 @@ class Outstanding:
         """Requests of ours that the replica has now: 0 once a drained one has finished."""
         return self._count[name] + self._leases(self._watchers[name])
 
+    @property
+    def under_way(self) -> int:
+        """Requests of ours that all replicas have now."""
+        return self._count.total() + self._dispatcher.gate.open_requests
+
     @staticmethod
     def _serves(watcher: ReplicaWatcher, model: str | None) -> bool:
         return model is None or watcher.facts is None or model in watcher.facts.models

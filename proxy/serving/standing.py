@@ -83,12 +83,12 @@ class Standing:
         self.seen, self._models, self.wedged = ReplicaPhase.PROBING, (), False
         self._outliers.forget(self.name)
 
-    def answered(self) -> None:
-        """It answered a request."""
-        self._outliers.answered(self.name, self._clock.now_s())
+    def answered(self) -> bool:
+        """It answered a request; True when it need not be spared for what it failed before."""
+        return self._outliers.answered(self.name, self._clock.now_s())
 
     def failed(self, why: str, sent_s: float) -> bool:
-        """It failed a request that was sent at ``sent_s``; True when it is ejected for it, or paused."""
+        """It failed a request that was sent at ``sent_s``; True when it is ejected for it, or spared."""
         before = self.slow_start
         reason = self._outliers.failed(self.name, self._clock.now_s(), sent_s)
         if reason is not None:

@@ -101,7 +101,8 @@ class ReplicaWatcher:
 
     def answered_request(self) -> None:
         """It answered a request."""
-        self.standing.answered()
+        if self.standing.answered():
+            self._tell_phase()
 
     def failed_request(self, why: str, sent_s: float) -> None:
         """It failed a request that was sent at ``sent_s``, and may be ejected for it."""

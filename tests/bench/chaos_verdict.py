@@ -3,11 +3,11 @@
 Each request must answer exactly as a mock asked directly does, or end in one of these ways:
 
 - *shed* (429) or *no replica* (503), with kvgate's own outcome: nothing was lost, the client knows when to come back;
-- *cut off*: bytes had gone out already, what was seen is the beginning of the right answer, and a stream says so in an error event;
-- *over budget*: failed before its first byte when too many requests had been sent again lately; counted apart.
+- *cut off*: bytes had gone out already, what was seen is the beginning of the right answer, and a stream says so in an error event.
 
-Anything else is a fault: another text, a 5xx without a budget used up, a connection that ends before a byte, a missing end. So is a share
-of refused requests above what had nowhere to go. With a load of ``a`` of what all do, and ``l`` of their time lost,
+Anything else is a fault: another text, a 5xx, a connection that ends before a byte, a missing end; and, counted apart, *over budget*:
+failed before its first byte since too many requests had been sent again lately. So is a share of refused requests above what had nowhere
+to go. With a load of ``a`` of what all do, and ``l`` of their time lost,
 
     nowhere to go = max(0, 1 - (1 - l) / a)        and ``REFUSED_SPARE`` more, for work lost half done and for coming back slowly
 """
@@ -34,7 +34,7 @@ class Fate(StrEnum):
     FAULT = "fault"
 
 
-REFUSED = (Fate.SHED, Fate.NO_REPLICA, Fate.OVER_BUDGET)
+REFUSED = (Fate.SHED, Fate.NO_REPLICA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,7 @@ class Verdict:
     def faults(self) -> list[str]:
         """Why it does not hold; empty where it does."""
         found = [f"{self.fates[Fate.FAULT]} requests ended in no documented way"] if self.fates[Fate.FAULT] else []
+        found += [f"{self.fates[Fate.OVER_BUDGET]} requests were over budget"] if self.fates[Fate.OVER_BUDGET] else []
         found += [f"left over: {name} {value:g}" for name, value in self.left.items() if value]
         found += [f"{name} is {phase}" for name, phase in self.phases.items() if phase != "serving"]
         if self.refused > self.nowhere_to_go + REFUSED_SPARE:

@@ -68,6 +68,7 @@ def test_what_a_reply_is_taken_for(what: str) -> None:
         ({"left": {"leases of r0": 1.0}}, ["left over: leases of r0 1"]),
         ({"phases": {"r0": "ejected"}}, ["r0 is ejected"]),
         ({"fates": {}}, ["nothing was answered"]),
+        ({"fates": {Fate.CORRECT: 9, Fate.OVER_BUDGET: 1}}, ["1 requests were over budget"]),
     ],
 )
 def test_what_must_be_when_all_is_over(changes: dict[str, Any], told: list[str]) -> None:

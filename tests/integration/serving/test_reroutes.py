@@ -118,29 +118,6 @@ async def test_when_all_fail_the_last_answer_is_shown_as_it_is(mode: str) -> Non
             assert [(record.outcome, record.status) for record in proxy.records] == [(Outcome.COMPLETED, 500)]
 
 
-@pytest.mark.parametrize(("says", "status", "retry"), [(b"", 502, "false"), (BROKEN, 500, None)])
-async def test_beyond_the_budget_a_failure_is_answered(says: bytes, status: int, retry: str | None) -> None:
-    budget = {"relay": {"retry_ratio": 0, "retries_per_s_min": 0.1}, "health": {"failures_max": 1000}}  # one in ten seconds
-    async with beside_a_faulty_one(says, budget) as (faulty, mock, proxy):
-        assert (await proxy.wire.chat(max_tokens=2)).status == 200
-        assert proxy.metric("kvgate_retries_left") == 0
-        reply = await proxy.wire.chat(max_tokens=2)
-        assert reply.status == status
-        assert reply.headers.get("x-should-retry") == retry
-        if status == 502:
-            assert reply.json()["error"]["policy_key"] == "relay.retry_ratio"
-            assert proxy.metric("kvgate_retries_refused_total") == 1
-        await proxy.until_idle(mock)
-        assert faulty.asked == 2
-
-
-async def test_a_client_may_be_told_to_retry_while_the_budget_lasts() -> None:
-    async with ScriptedUpstream.running(Faulty(b"")) as upstream, proxying(upstream.url, kv_blocks=300) as proxy:
-        reply = await proxy.wire.chat(max_tokens=2)
-        assert (reply.status, reply.headers["x-should-retry"]) == (502, "true")
-        await proxy.until_idle()
-
-
 async def test_a_replica_that_keeps_failing_is_ejected_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ShiftedClock()
     monkeypatch.setattr(app, "SystemClock", lambda: clock)

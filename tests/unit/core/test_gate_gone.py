@@ -33,7 +33,7 @@ def test_who_waits_for_a_model_that_is_gone_is_answered_at_its_deadline() -> Non
     assert len(gate.queue) == 1
     (effect,) = gate.handle(Tick(), 10.0)
     assert isinstance(effect, Shed)
-    assert effect.refusal.outcome is Outcome.QUEUE_TIMEOUT
+    assert effect.refusal.outcome is Outcome.NO_REPLICA
     (effect,) = gate.handle(Arrive(demand("late", arrived_s=11.0, deadline_s=20.0)), 11.0)
     assert isinstance(effect, Shed)
     assert effect.refusal.outcome is Outcome.NO_REPLICA

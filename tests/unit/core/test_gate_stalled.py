@@ -35,7 +35,7 @@ def test_who_comes_while_its_replica_is_stalled_waits_and_goes_when_it_answers()
     assert gate.handle(Arrive(quarter("long")), 1.0) == []
     (shed,) = gate.handle(Tick(), 5.0)
     assert isinstance(shed, Shed)
-    assert (shed.request_id, shed.refusal.outcome) == ("short", Outcome.QUEUE_TIMEOUT)
+    assert (shed.request_id, shed.refusal.outcome) == ("short", Outcome.NO_REPLICA)
     assert reserved(gate.handle(ReplicaChanged("r0", ReplicaPhase.SERVING), 30.0)) == [("long", "r0")]
 
 

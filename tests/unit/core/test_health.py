@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from proxy.core.health import INCIDENT_S, PAUSE_S, EjectReason, Outliers, SlowStart
+from proxy.core.health import DOUBT_S, INCIDENT_S, PAUSE_S, EjectReason, Outliers, SlowStart
 from proxy.core.policy_relay import Health
 
 
@@ -210,3 +210,52 @@ def test_one_that_is_none_of_ours_any_more_counts_nowhere() -> None:
     assert fail(found, "r0", 9) == [None] * 9
     assert found.ejections == {}
     assert fail(found, "r1", 5)[-1] is None  # it is the only one now
+
+
+def test_one_that_fails_twice_in_a_row_gets_few_at_a_time_until_it_answers() -> None:
+    found = outliers(3)
+    fail(found, "r0", 1, 1.0)
+    assert found.slow_start_of("r0", 1.0) is None  # a broken connection
+    fail(found, "r0", 1, 1.5)
+    ramp = found.slow_start_of("r0", 1.5)
+    assert ramp == SlowStart(1.5, DOUBT_S)
+    assert [ramp.closed(requests, 1.5) for requests in (0, 1)] == [False, True]
+    assert [ramp.closed(requests, 2.5) for requests in (31, 32)] == [False, True]
+    fail(found, "r0", 1, 2.5)
+    assert found.slow_start_of("r0", 2.5) == SlowStart(2.5, DOUBT_S)  # anew with each
+    assert found.slow_start_of("r0", 2.5 + DOUBT_S) is None
+    fail(found, "r0", 1, 5.0)
+    assert found.answered("r0", 5.1)
+    assert not found.answered("r0", 5.2)
+    assert found.slow_start_of("r0", 5.2) is None
+    fail(found, "r0", 1, 5.3)
+    assert found.slow_start_of("r0", 5.3) is None  # it answered in between
+
+
+def test_nobody_is_in_doubt_whom_others_cannot_stand_in_for_or_who_fails_as_they_do() -> None:
+    alone = outliers(1)
+    fail(alone, "r0", 4)
+    assert alone.slow_start_of("r0", 0.0) is None
+    gone = outliers(2)
+    gone.seen("r1", ("m",), 0.0, usable=False)
+    fail(gone, "r0", 4)
+    assert gone.slow_start_of("r0", 0.0) is None
+    alike = outliers(2)
+    fail(alike, "r1", 1)
+    fail(alike, "r0", 4)
+    assert alike.slow_start_of("r0", 0.0) is None
+
+
+def test_one_that_is_coming_back_is_in_doubt_from_its_first_failure_on() -> None:
+    found = outliers(3)
+    fail(found, "r0", 5, 1.0)
+    assert found.returns("r0", 3.0)
+    fail(found, "r0", 1, 4.0)  # two at a time by now, and four in a second, which is less
+    assert found.slow_start_of("r0", 4.0) == SlowStart(3.0, 10.0)
+    found = outliers(3)
+    fail(found, "r0", 5, 1.0)
+    assert found.returns("r0", 3.0)
+    fail(found, "r0", 1, 11.0)
+    assert found.slow_start_of("r0", 11.0) == SlowStart(11.0, DOUBT_S)
+    assert found.answered("r0", 11.5)
+    assert found.slow_start_of("r0", 11.5) == SlowStart(3.0, 10.0)

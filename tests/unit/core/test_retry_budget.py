@@ -1,4 +1,4 @@
-"""Reroutes are bounded by the requests of the last seconds and by a floor, at the edge of both."""
+"""Reroutes are bounded by what was answered, by the requests of the last seconds and by a floor, at the edge of each."""
 
 import pytest
 
@@ -31,3 +31,63 @@ def test_what_was_drawn_is_there_again_after_the_window() -> None:
     assert budget.take(0.0)
     assert not budget.take(WINDOW_S - 0.01)
     assert budget.take(WINDOW_S + 1.0)
+
+
+def test_an_answer_pays_for_one_and_no_more_are_saved_than_were_under_way() -> None:
+    budget = RetryBudget(0.0, 0.0)
+    for answers, under_way, left in [(1, 3, 1), (2, 3, 3), (1, 3, 3), (9, 5, 5), (1, 2, 2)]:
+        for _ in range(answers):
+            budget.answered(under_way)
+        assert budget.left(0.0) == left
+    assert [budget.take(99.0) for _ in range(3)] == [True, True, False]  # it does not lapse
+
+
+def test_what_is_earned_is_drawn_before_what_everybody_has() -> None:
+    budget = RetryBudget(0.0, 0.1)
+    budget.answered(1)
+    assert budget.left(0.0) == 2
+    assert budget.take(0.0)
+    assert budget.left(WINDOW_S + 1.0) == 1
+    assert budget.take(WINDOW_S + 1.0)
+    assert budget.left(WINDOW_S + 1.0) == 0
+
+
+def test_an_outage_after_a_good_time_costs_one_more_attempt_for_each_that_was_under_way() -> None:
+    """Fifty a second, 400 of them under way, then no replica answers any more; each wants ten reroutes."""
+    ratio, floor, under_way, seconds = 0.2, 2.0, 400, 60
+    budget, now_s = RetryBudget(ratio, floor), 0.0
+    for index in range(5000):
+        now_s = index / 50
+        budget.sent(now_s)
+        budget.answered(under_way)
+    sent = requests = 0
+    for _ in range(under_way):
+        sent += sum(budget.take(now_s) for _ in range(10))
+    for index in range(50 * seconds):
+        budget.sent(now_s + index / 50)
+        requests += 1
+        sent += 1 + sum(budget.take(now_s + index / 50) for _ in range(10))
+    window = (ratio * 50 + floor) * WINDOW_S
+    most = (1.0 + ratio) * requests + floor * seconds + window + under_way
+    assert 0.95 * most <= sent <= most
+
+
+@pytest.mark.parametrize(("failing", "refused"), [(1 / 4, False), (1 / 2, False), (2 / 3, True)])
+def test_no_reroute_is_refused_while_half_of_all_attempts_are_answered(failing: float, refused: bool) -> None:
+    """By the turn of each replica, so exactly so many of all attempts fail; neither ratio nor floor helps."""
+    budget, attempts, failed = RetryBudget(0.0, 0.0), 0, 0
+    for _ in range(8):  # what was saved before
+        budget.answered(8)
+    for request in range(3000):
+        budget.sent(request / 10)
+        while True:
+            attempts += 1
+            if failed < failing * attempts - 1e-9:
+                failed += 1
+                if budget.take(request / 10):
+                    continue
+                break
+            budget.answered(8)
+            break
+    assert (budget.refused_total > 0) is refused
+    assert attempts <= 2 * 3000 + 8

@@ -1,5 +1,7 @@
 """Refusals with their numbers, and when a retry is worth its while."""
 
+from dataclasses import replace
+
 import pytest
 
 from proxy.core.book import Book
@@ -170,6 +172,41 @@ def test_a_time_out_tells_how_long_it_waited_and_where_it_stood() -> None:
     line.push(entry)
     refusal = Shedding(line, 2).timed_out(entry, [measured()], 31.5)
     assert (refusal.outcome, refusal.measured, refusal.limit, refusal.queue_position) == (Outcome.QUEUE_TIMEOUT, 29.5, 30.0, 2)
+
+
+def test_who_waited_in_vain_while_nobody_served_is_told_so() -> None:
+    line = queue()
+    entry = Waiting(demand("b", deadline_s=30.0), 0.0)
+    line.push(entry)
+    shedding, here, gone = Shedding(line, 2), measured(), measured()
+    gone.phase = ReplicaPhase.UNREACHABLE
+    assert shedding.timed_out(entry, [here, gone], 30.0).outcome is Outcome.QUEUE_TIMEOUT
+    for phase in (ReplicaPhase.STALLED, ReplicaPhase.EJECTED, ReplicaPhase.UNREACHABLE):
+        here.phase = phase
+        refusal = shedding.timed_out(entry, [here, gone], 30.0)
+        assert (refusal.outcome, refusal.gate, refusal.measured) == (Outcome.NO_REPLICA, "replicas", 30.0)
+        assert refusal.retry_after_s is not None
+        assert phase in refusal.message
+    assert "2 unreachable" in refusal.message
+    assert "none is left" in shedding.timed_out(entry, [], 30.0).message
+
+
+def test_one_whose_home_is_gone_is_told_that_nobody_serves_it() -> None:
+    entry, here = Waiting(replace(demand("b"), kept_from=frozenset({"other"})), 0.0), measured()
+    assert Shedding(queue(), 2).nobody_serves(entry, [here], 1.0) is None
+    away = Waiting(replace(demand("b"), kept_from=frozenset({here.spec.name})), 0.0)
+    assert Shedding(queue(), 2).nobody_serves(away, [here], 1.0) is not None
+
+
+def test_who_stood_by_for_replicas_that_went_is_told_so() -> None:
+    line = queue()
+    line.push(waiting("a", 100_000.0, deadline_s=9.0))
+    shedding, entry, here = Shedding(line, 2), waiting("x", 1.0, deadline_s=25.0), measured()
+    entry.promised = shedding.promises(entry, [here], 5.0)
+    here.phase = ReplicaPhase.STALLED
+    refusal = shedding.too_late(entry, [here], 24.9)
+    assert refusal is not None
+    assert refusal.outcome is Outcome.NO_REPLICA
 
 
 @pytest.mark.parametrize(("reroutes_max", "tried", "refused"), [(0, 1, True), (2, 2, False), (2, 3, True)])

@@ -19,7 +19,9 @@ def pair(clock: FakeClock, **changes: float) -> tuple[Standing, Standing]:
 
 
 def eject(one: Standing) -> bool:
-    return any(one.failed("reset", inf) for _ in range(5))
+    for _ in range(5):
+        one.failed("reset", inf)
+    return one.phase is ReplicaPhase.EJECTED
 
 
 def test_a_drain_comes_before_everything_but_that_nobody_answers() -> None:
@@ -61,10 +63,19 @@ def test_one_that_returns_is_spared_and_one_that_is_forgotten_is_new() -> None:
     assert not eject(one)
 
 
+def test_one_in_doubt_is_spared_until_it_answers() -> None:
+    one, other = pair(FakeClock())
+    assert [one.failed("reset", inf) for _ in range(2)] == [False, True]
+    assert (one.spared(0), one.spared(1), other.spared(99)) == (False, True, False)
+    assert one.answered()
+    assert not one.spared(99)
+    assert not one.answered()
+
+
 def test_one_that_is_paused_is_told_of_as_one_that_is_ejected() -> None:
     clock = FakeClock()
     one, _ = pair(clock, eject_ratio_max=0.0)
-    assert [one.failed("reset", inf) for _ in range(5)] == [False] * 4 + [True]
+    assert [one.failed("reset", inf) for _ in range(5)] == [False, True, False, False, True]
     assert one.phase is ReplicaPhase.SERVING
     assert one.spared(0)
     clock.advance(1.0)
