@@ -17,8 +17,9 @@ from proxy.core.grid import FloatArray, Grid
 from proxy.core.health import SlowStart
 from proxy.core.ledger import PREFILL_DELAY_STEPS, Lease, Ledger
 from proxy.core.measurement import LAG_STEPS, Measurement
-from proxy.core.newcomers import CurveCache, Newcomer, Newcomers, rounded_ahead
+from proxy.core.newcomers import CurveCache, Newcomer, Newcomers, Undrawn, rounded_ahead
 from proxy.core.pacing import REACH_MIN
+from proxy.core.peak_bound import PeakBound
 from proxy.core.replica import EngineSample, ReplicaPhase, ReplicaSample, ReplicaSpec, aggregate
 from proxy.core.risk import Risk, peak_of, quantile_of
 from proxy.core.saturation import Binding, Saturation
@@ -68,6 +69,7 @@ class Book(Measurement):
         self.foreign = False  # whether others send here too, as far as was seen
         self.room_ratio = 1.0  # about the share of the pool left at the forecast peak: who is asked first, nothing more
         self._peak_blocks = 0.0
+        self.bound = PeakBound(self.ledger)
 
     def __repr__(self) -> str:
         """State for people and tests."""
@@ -75,6 +77,7 @@ class Book(Measurement):
 
     def refresh(self, now_s: float) -> None:
         """Read how far every stream came, move the clock and the forecast to now. O(leases): for Ticks and scrapes, not for decisions."""
+        self.ledger.enter_rows()
         if self.clock.due(now_s):
             self.clock.advance(now_s, self.ledger.look())
         else:
@@ -82,6 +85,7 @@ class Book(Measurement):
         self.ledger.reforecast(self.clock.steps)
         self.calibration.look(self.ledger, self.feedback.z)
         self._refreshed_s = now_s
+        self.bound.forget()
         self._peaks_at(peak_of(self.ledger.totals.copy(), self.risk(now_s)))
 
     def _peaks_at(self, blocks: float) -> None:
@@ -132,6 +136,12 @@ class Book(Measurement):
         """Share of the pool that would be left at the forecast peak with a request that shares nothing here."""
         peak = peak_of(self.ledger.totals + newcomer.sum, self.risk(now_s))
         return (self.spec.usable_blocks - peak) / max(1, self.spec.usable_blocks)
+
+    def undrawn(self, demand: Demand, now_s: float) -> tuple[float, Undrawn] | None:
+        """As ``headroom_with`` at the least, without drawing anybody (``core.peak_bound``); None where only drawing tells."""
+        delay_steps = PREFILL_DELAY_STEPS + rounded_ahead(self.ahead_steps(now_s))
+        found = self.bound.room(demand, self.output_tokens_max(demand), delay_steps, self.risk(now_s))
+        return None if found is None else (1.0 - found[0] / max(1, self.spec.usable_blocks), found[1])
 
     def newcomer(self, demand: Demand, now_s: float, cache: CurveCache | None) -> Newcomer:
         """The forecast of ``demand`` where it shares nothing, ``cache`` being the waiting request's own."""
@@ -216,15 +226,17 @@ class Book(Measurement):
 
     # ---- leases
 
-    def add(self, lease: Lease, newcomer: Newcomer | None = None) -> None:
+    def add(self, lease: Lease, newcomer: Newcomer | Undrawn | None = None) -> None:
         """Book a lease that was just reserved, with the forecast it was reserved with."""
         self.ledger.add(lease, newcomer)
+        self.bound.came(newcomer)
         self.saturation.targets.add(lease)
         self._peaks_at(self._peak_blocks + self.ledger.held_at_start(lease))
 
     def remove(self, lease_id: str, now_s: float) -> None:
         """A lease ended; one of an earlier epoch is not here any more."""
         held = self.ledger.held_at_start(self.ledger.leases.get(lease_id))
+        self.bound.went(lease_id)
         lease = self.ledger.remove(lease_id, now_s)
         if lease is not None:
             self.saturation.targets.remove(lease, now_s)
@@ -237,6 +249,8 @@ class Book(Measurement):
         engine = aggregate(sample.engines)
         if engine is None:
             return 0
+        if self.ledger.undrawn:
+            self.refresh(now_s)  # everybody at once: what follows reads the rows
         preemptions = self.count_deltas(engine, sample.sampled_s)
         since_s = (sample.sampled_s if sample.asked_s is None else sample.asked_s) - LAG_STEPS / self.clock.rate_per_s
         ours = self.ledger.occupied or any(ended_s >= since_s - STATS_LATE_S for ended_s, _ in self.ledger.ended)
@@ -280,4 +294,5 @@ class Book(Measurement):
         self.measured_anew()
         self.ledger.changes += 1
         self.foreign = False
+        self.bound.forget()
         self._peaks_at(0.0)

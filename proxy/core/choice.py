@@ -3,14 +3,17 @@
 Decides nothing but which of several misses is the nearest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
-from proxy.core.bank import BankVerdict
+from proxy.core.bank import Bank, BankVerdict
 from proxy.core.book import Book
 from proxy.core.considered import LOOKS_MAX, Looks, ReplicaLook
 from proxy.core.curves import Curves
+from proxy.core.demand import Demand
+from proxy.core.newcomers import Undrawn
 from proxy.core.router import Place
 from proxy.core.routing import Standing
 from proxy.core.saturation import Binding
@@ -28,11 +31,20 @@ class Choice:
     places: Sequence[Place] = ()
     standings: Sequence[Standing] = ()
 
+    @property
+    def block_steps(self) -> float:
+        """KV token-time of its forecast in blocks × steps; 0 where none was drawn."""
+        return 0.0 if isinstance(self.verdict.newcomer, Undrawn) else self.book.block_steps(self.verdict.curves)
+
     def note(self) -> None:
         """Keep with the request what was seen."""
         chosen: Place = (self.book, self.verdict, Binding.NONE)
         looked = [chosen, *(place for place in self.places if place[0] is not self.book)]
-        self.entry.considered.forecast(self.verdict.curves)
+        undrawn = self.verdict.newcomer
+        if isinstance(undrawn, Undrawn):
+            self.entry.considered.bounded(undrawn.mean_blocks, undrawn.ceiling_blocks)
+        else:
+            self.entry.considered.forecast(self.verdict.curves)
         self.entry.considered.placed = looks_at(looked, self.standings)
 
 
@@ -96,6 +108,18 @@ def spot_of(book: Book, look: BankVerdict, index: int, headroom_ratio: float, *,
     elif headroom_ratio < 0.0 and book.ledger.occupied and not book.saturation.wedge.wedged:
         binding = Binding.KV
     return Spot(headroom_ratio, book, binding, look, index)
+
+
+def spots_of(demand: Demand, looks: Iterable[tuple[Bank, BankVerdict]], barred: Set[str]) -> list[Spot]:
+    """The replicas of the banks that are not ``barred``, the one with the most headroom first."""
+    spots: list[Spot] = []
+    for bank, look in looks:
+        usable = bank.can_serve(demand)
+        for index, headroom in enumerate(look.headroom_ratio.tolist()):
+            if not bank.books[index].spec.among(barred):
+                spots.append(spot_of(bank.books[index], look, index, headroom, usable=usable[index]))
+    spots.sort(key=itemgetter(0), reverse=True)
+    return spots
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 Decides nothing. Told from what a decision has worked out anyway, and only by the two that people ask about: a request that waits is looked
 at again and again, and none of that is kept. Of many replicas the ``LOOKS_MAX`` with the most headroom are, so that a record stays small.
 
-Fails: where nothing but headroom counts, replicas behind the first that took the request were not looked at, and are not told.
+Fails: where nothing but headroom counts, replicas behind the first that took the request were not looked at, and are not told. Where the
+pool was so roomy that no curve was drawn (``core.roomy``), the mean is an upper bound and the headroom a lower one.
 """
 
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ class Considered:
     def forecast(self, curves: Curves) -> None:
         """Take in its forecast."""
         self.mean_blocks, self.ceiling_blocks = float(curves.mean.max()), float(curves.ceiling.max())
+
+    def bounded(self, mean_blocks: float, ceiling_blocks: float) -> None:
+        """As ``forecast``, where no curve was drawn."""
+        self.mean_blocks, self.ceiling_blocks = mean_blocks, ceiling_blocks
 
     def hold(self, ahead: int, held_by: str) -> None:
         """It is held, with so many before it."""

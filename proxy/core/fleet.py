@@ -16,7 +16,7 @@ from proxy.core.grid import Grid
 from proxy.core.health import SlowStart
 from proxy.core.kv_shape import KvLayout
 from proxy.core.ledger import Lease
-from proxy.core.newcomers import Newcomer, Newcomers
+from proxy.core.newcomers import Newcomer, Newcomers, Undrawn
 from proxy.core.policy import Policy
 from proxy.core.replica import AWAITED_PHASES, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel
@@ -112,7 +112,7 @@ class Fleet:
 
     # ---- leases
 
-    def add(self, lease: Lease, newcomer: Newcomer | None = None) -> None:
+    def add(self, lease: Lease, newcomer: Newcomer | Undrawn | None = None) -> None:
         """Book a lease on its replica, with the forecast it was admitted with, if any."""
         book = self.books[lease.replica]
         book.add(lease, newcomer)

@@ -43,7 +43,7 @@ from proxy.core.events import (
 from proxy.core.fleet import forwardable
 from proxy.core.gate_parts import GateParts
 from proxy.core.lease import Lease
-from proxy.core.newcomers import Newcomer
+from proxy.core.newcomers import Newcomer, Undrawn
 from proxy.core.open_leases import used_block_steps
 from proxy.core.outcome import Mode, Outcome, Refusal, Would
 from proxy.core.replica import AWAITED_PHASES
@@ -235,7 +235,7 @@ class Gate(GateParts):
         cap = book.output_tokens_max(demand)
         expected = self.fleet.model.output_tokens_expected(demand, cap)
         tokens = self.queue.output_tokens_expected(demand, expected)
-        forecast = book.block_steps(choice.verdict.curves)
+        forecast = choice.block_steps
         charge = used_block_steps(book.ledger, demand, min(tokens, cap))
         ask = (None, None) if self.several is None else self.several.ask(choice.entry, book)
         self.queue.charge_ahead_of_end(demand, charge, forecast)
@@ -245,7 +245,7 @@ class Gate(GateParts):
 
     def _book_lease(
         self, entry: Waiting, book: Book, output_tokens_forecast: float, effects: list[Effect], *,
-        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None, ask: Ask = (None, None),
+        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | Undrawn | None = None, ask: Ask = (None, None),
     ) -> Lease:  # fmt: skip
         lease = self.leases.start(entry, book, output_tokens_forecast, charge=charge, newcomer=newcomer)
         effects.append(Reserve(entry.demand.request_id, lease, *ask))

@@ -10,6 +10,9 @@ absolute steps: an interval's blocks are those at its end, which has not come ye
 slower than the clock ends later than its curve says but is still counted in the first interval, one that ended is taken out at once.
 A lease booked ``ahead`` steps after the anchor is taken as growing from the anchor on and as living ``ahead`` steps longer.
 
+Curves are drawn when somebody asks. Where the pool is so roomy that a bound decides (``core.roomy``) a lease is booked *undrawn*: it costs
+no array operation, and one that ends before the next refresh never will. Whoever reads sums or rows finds everybody drawn.
+
 A lease is *sent* (the engine may not have seen it), *placed* (it holds blocks), and ends exactly once. Placement is certain from the
 first streamed token; for answers that are not streamed it is inferred from the engine's count of running requests.
 
@@ -17,69 +20,33 @@ Fails: progress of answers that are not streamed is the step clock's guess until
 batch shrank) makes ``ahead`` too small by the difference until the next refresh.
 """
 
-from math import ceil, exp, inf
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from proxy.core.curves import LEAD_STEPS, Curves, blocks_held, blocks_most
 from proxy.core.demand import Demand
-from proxy.core.grid import FloatArray, Grid
+from proxy.core.grid import FloatArray
 from proxy.core.kv_shape import KvShape
-from proxy.core.lease import Lease, Leases
-from proxy.core.lease_rows import LeaseRows
-from proxy.core.newcomers import CurveCache, Newcomer, Newcomers
+from proxy.core.lease import Lease
+from proxy.core.lease_sums import PREFILL_DELAY_STEPS, LeaseSums
+from proxy.core.newcomers import CurveCache, Newcomer, Newcomers, Undrawn
 from proxy.core.pacing import CapEnds
 from proxy.core.peers import Peers
 from proxy.core.refresh import THOROUGH_EVERY, refresh_rows
-from proxy.core.shared_demand import SharedDemand
 from proxy.core.step_clock import Streams
-from proxy.core.survival import SurvivalModel
 
-PREFILL_DELAY_STEPS = 2.0  # a placed request decodes from the next step on; one being sent needs one or two more
-
-
-__all__ = ["Lease", "Ledger"]
+__all__ = ["PREFILL_DELAY_STEPS", "Lease", "Ledger"]
 
 
-class Ledger(Leases):
+class Ledger(LeaseSums):
     """Leases of one replica and their demand. Blocks are the engine's; steps are the replica's decode steps."""
-
-    def __init__(self, shape: KvShape, grid: Grid, model: SurvivalModel, newcomers: Newcomers | None = None) -> None:
-        super().__init__()
-        self.shape, self.block_size = shape, shape.block_size
-        self.model = model
-        self.newcomers = Newcomers(grid, model, shape) if newcomers is None else newcomers
-        self.anchor_steps = 0.0
-        self._refreshes = 0
-        self.changes = 0  # how often ``totals`` was made anew
-        self.rows = LeaseRows(len(grid))
-        self._grid = grid
-        self._shared = SharedDemand(self.rows, shape, len(grid))
-        self.sums = np.zeros((4, len(grid)))  # as ``totals``, were no block shared
-        self.totals = np.zeros((4, len(grid)))  # mean, variance, ceiling and common of everything here, others' included
-        self.peers: Peers | None = None  # what other proxies have here, where there are others
-        self.own_changes = 0  # how often what we have here came to be another
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
         placed = sum(lease.placed for lease in self.leases.values())
         return f"<Ledger leases={len(self.leases)} placed={placed} sequences={self.sequences} shared={len(self._shared)}>"
-
-    @property
-    def occupied(self) -> bool:
-        """Whether anybody has anything here."""
-        return bool(self.leases) or (self.peers is not None and self.peers.load.leases >= 0.5)
-
-    @property
-    def sequences_of_others(self) -> int:
-        """Sequences of the other proxies' requests."""
-        return 0 if self.peers is None else round(self.peers.load.sequences)
-
-    @property
-    def sequences_total(self) -> int:
-        """Sequences of everybody's requests, ours and other proxies'."""
-        return self.sequences + self.sequences_of_others
 
     def told(self, row: FloatArray, anchor_steps: float) -> None:
         """Other proxies have ``row`` here, counted from ``anchor_steps`` of our clock; from now on it is in every sum."""
@@ -94,15 +61,6 @@ class Ledger(Leases):
         """What a request holds was learned anew: forecasts count by it from now on, sums from the next refresh."""
         self.shape = shape
         self.newcomers = Newcomers(self._grid, self.model, shape)
-
-    @property
-    def total(self) -> Curves:
-        """The forecast of everything here."""
-        return Curves(*self.totals)
-
-    def ahead_steps(self, steps_now: float) -> int:
-        """Whole steps since the anchor, rounded up."""
-        return max(0, ceil(steps_now - self.anchor_steps))
 
     # ---- leases
 
@@ -121,44 +79,33 @@ class Ledger(Leases):
         """The forecast of ``demand`` where it shares nothing."""
         return self.newcomers.cached(demand, output_tokens_max, PREFILL_DELAY_STEPS + ahead_steps, cache)
 
-    def held_at_start(self, lease: Lease | None) -> float:
-        """Blocks that a lease was expected to hold in the first interval, when its curves were made; 0 where it is not here."""
-        return 0.0 if lease is None else sum(float(self.rows.curves[0, row, 0]) for row in lease.rows)
-
     def discounted(self, newcomer: Newcomer, demand: Demand) -> Curves:
         """Its curves without blocks that are held here already; the very same where there are none."""
+        if self.undrawn:
+            self._draw()
         if not self._shared.any_held(demand):
             return newcomer.curves
         return self._shared.discounted(newcomer.curves, newcomer.living, demand)
 
-    def add(self, lease: Lease, newcomer: Newcomer | None = None) -> None:
+    def add(self, lease: Lease, newcomer: Newcomer | Undrawn | None = None) -> None:
         """Book a lease that was just reserved, at the step it was sent; ``newcomer`` is the forecast with which it was, if any."""
         assert lease.lease_id not in self.leases, lease.lease_id
-        demand, cap, rows = lease.demand, lease.output_tokens_max, self.rows
         if not self.leases:
             self.anchor_steps = lease.sent_steps  # nothing of ours that is counted from an earlier one
-        delay = PREFILL_DELAY_STEPS + self.ahead_steps(lease.sent_steps)
-        if newcomer is None:
-            newcomer = self.newcomers.forecast(demand, cap, delay)
-        leaf = self.model.leaf(demand)
-        reach = exp(-self.model.hazard(leaf, cap))
-        for index, part in enumerate(demand.parts):
-            row = rows.take(lease)
-            lease.rows.append(row)
-            prompt = demand.kv_prompt_tokens(part)
-            rows.fields[:, row] = (prompt, 0.0, cap, demand.copies, delay, demand.shares_prefix)
-            rows.classes[row] = leaf
-            rows.streaming[row], rows.sent_steps[row], rows.sequences[row] = lease.streaming, lease.sent_steps, demand.sequences
-            rows.curves[:, row] = newcomer.rows[:, index]
-            if demand.hashed:
-                rows.alive[row] = newcomer.living
-            at_cap = self.shape.held_by(prompt, prompt - 1 + cap, demand.copies, shares=demand.shares_prefix)
-            rows.cap_ends[:, row] = cap + delay, at_cap * reach
-            self._shared.add(row, demand, part)
+        if isinstance(newcomer, Undrawn):
+            self.undrawn[lease.lease_id] = newcomer
+            self.changes += 1
+            self.own_changes += 1
+        else:
+            if newcomer is None:
+                delay = PREFILL_DELAY_STEPS + self.ahead_steps(lease.sent_steps)
+                newcomer = self.newcomers.forecast(lease.demand, lease.output_tokens_max, delay)
+            sums = self.sums  # of those before it
+            self._book(lease, newcomer)
+            sums += newcomer.sum
+            self._sum_up()
         self.leases[lease.lease_id] = self._unplaced[lease.lease_id] = lease
-        self.sequences += demand.sequences
-        self.sums += newcomer.sum
-        self._sum_up()
+        self.sequences += lease.demand.sequences
 
     def remove(self, lease_id: str, now_s: float | None = None) -> Lease | None:
         """Take a lease out of the book; None when it is not in it. What it held at ``now_s`` is kept for comparisons with the past."""
@@ -171,14 +118,18 @@ class Ledger(Leases):
             tokens = min(self.tokens_out(lease, lease.sent_steps) + LEAD_STEPS, lease.output_tokens_max)
             self.ended.append((now_s, self.blocks_at(demand, tokens)))
         self.sequences -= demand.sequences
-        if self.leases:
+        if self.undrawn.pop(lease_id, None) is not None:
+            self.changes += 1
+            self.own_changes += 1
+            return lease
+        if len(self._rows) > len(lease.rows):
             for row in lease.rows:
-                self.sums -= self.rows.curves[:, row]
+                self._sums -= self._rows.curves[:, row]
         else:
-            self.sums[:] = 0.0  # nothing is left of rounding either
+            self._sums[:] = 0.0  # nothing is left of rounding either
         for row, part in zip(lease.rows, demand.parts, strict=True):
             self._shared.remove(row, part)
-        self.rows.free(lease.rows)
+        self._rows.free(lease.rows)
         self._sum_up()
         return lease
 
@@ -188,22 +139,9 @@ class Ledger(Leases):
 
     # ---- sums
 
-    def _sum_up(self, *, refreshed: bool = False, ours: bool = True) -> None:
-        """Totals over rows, without what shared runs would count too often, and with what others have here."""
-        self._shared.recount(force=refreshed)
-        self.totals = self.own()
-        if self.peers is not None:
-            self.peers.align(self.anchor_steps)
-            self.totals += self.peers.curves
-        self.changes += 1
-        self.own_changes += ours
-
-    def own(self) -> FloatArray:
-        """As ``totals``, of our own leases alone: a new array."""
-        return self.sums - self._shared.doubled
-
     def refresh(self, steps_now: float) -> None:
         """Move the anchor to ``steps_now``, every row to what is known of its progress, and make the forecast anew."""
+        self.enter_rows()
         self.rows.read()
         self.reforecast(steps_now)
 
@@ -223,7 +161,8 @@ class Ledger(Leases):
     def reforecast(self, steps_now: float) -> None:
         """As ``refresh``, with the progress that was read last."""
         moved_steps, self.anchor_steps = steps_now - self.anchor_steps, steps_now
-        rows = self.rows
+        self.enter_rows()
+        rows = self._rows
         if not rows:
             if self.peers is not None:
                 self._sum_up(ours=False)
@@ -232,9 +171,10 @@ class Ledger(Leases):
         rows.fields[4, : rows.used] = np.where(rows.placed[: rows.used], 0.0, PREFILL_DELAY_STEPS)
         self._refreshes += 1
         refresh_rows(
-            rows, self.sums, self._grid, self.model, self.shape,
-            moved_steps=moved_steps, thorough=self._refreshes % THOROUGH_EVERY == 0,
+            rows, self._sums, self._grid, self.model, self.shape,
+            moved_steps=moved_steps, thorough=self._bare or self._refreshes % THOROUGH_EVERY == 0,
         )  # fmt: skip
+        self._bare = False
         self._sum_up(refreshed=True)
 
     @staticmethod

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,17 @@ class Newcomer:
         return living
 
 
+class Undrawn(NamedTuple):
+    """A request whose curves nobody has asked for yet (``core.roomy``), in blocks: by how much it may raise the forecast peak at most, what
+    it holds in the first interval, the peak of its mean at most, and the most that it can come to hold.
+    """
+
+    bound_blocks: float
+    held_blocks: float
+    mean_blocks: float
+    ceiling_blocks: float
+
+
 @dataclass(frozen=True, slots=True)
 class _Ages:
     """Where newcomers of one delay stand at each interval's start: tokens out, as a list too, and their places in survival's lines."""
@@ -77,6 +89,7 @@ class Newcomers:
         self._weights: OrderedDict[tuple[int, float], FloatArray] = (
             OrderedDict()
         )  # by class and delay, the last asked for at the end
+        self._tops: dict[tuple[int, float], tuple[float, float, float]] = {}  # of the weights, as ``_tops_of``
         self._version = model.version  # of the estimate they were drawn from
 
     def __repr__(self) -> str:
@@ -109,6 +122,37 @@ class Newcomers:
         together: FloatArray = rows[:, 0] if len(demand.parts) == 1 else rows.sum(axis=1)
         return Newcomer(rows, together, Curves(*together), weights[0], intervals)
 
+    def undrawn(self, demand: Demand, output_tokens_max: int, delay_steps: float, z: float) -> Undrawn | None:
+        """Bounds of ``forecast`` at a margin of ``z`` at most, at a tenth of its cost; None where only drawing tells.
+
+        For a prompt of F full blocks, g(t) blocks grown by step t and per-block deviation d = sqrt(S (1 - S)) and common error k, each
+        curve is at most (F + g) times its weight, and roots of sums of squares are no more than the sums of the roots:
+
+            Q(with) - Q(without)  <=  F + max(S g) + z (F max(d + k) + max((d + k) g))       and  <=  blocks at the cap (1 + z max(d + k))
+        """
+        shape = self.shape
+        if demand.copies != 1 or len(demand.parts) != 1 or not shape.plain:
+            return None
+        grown, error, grown_error = self._tops_of(self.model.leaf(demand), delay_steps)
+        prompt_tokens = demand.kv_prompt_tokens(demand.parts[0])
+        full, rest = divmod(prompt_tokens - 1, shape.block_size)
+        at_cap = ceil((prompt_tokens - 1 + output_tokens_max) / shape.block_size)
+        bound = min(full + grown + z * (full * error + grown_error), at_cap * (1.0 + z * error))
+        held = min(full + ceil((float(self._grown[0]) + rest) / shape.block_size), at_cap)
+        return Undrawn(bound, float(held), min(full + grown, float(at_cap)), float(at_cap))
+
+    def _tops_of(self, leaf: int, delay_steps: float) -> tuple[float, float, float]:
+        """max(S g), max(d + k) and max((d + k) g) of ``undrawn``."""
+        weights = self._weights_of(leaf, delay_steps)
+        tops = self._tops.get((leaf, delay_steps))
+        if tops is None:
+            survival, spread, _, common = weights
+            grown = np.ceil((self._grown + self.shape.block_size - 1.0) / self.shape.block_size)
+            errors = np.sqrt(np.maximum(spread, 0.0)) + common
+            tops = float((survival * grown).max()), float(errors.max()), float((errors * grown).max())
+            self._tops[leaf, delay_steps] = tops
+        return tops
+
     def renew(self) -> None:
         """Draw what was asked for lately from a new estimate at once, so that decisions need not."""
         for delay_steps, ages in self._ages.items():
@@ -116,12 +160,14 @@ class Newcomers:
             if leaves:
                 drawn = self._draw(leaves, ages)
                 self._weights.update(((leaf, delay_steps), drawn[:, index]) for index, leaf in enumerate(leaves))
+        self._tops.clear()
         self._version = self.model.version
 
     def _weights_of(self, leaf: int, delay_steps: float) -> FloatArray:
         """Mean, ceiling and common per block and variance per squared block of a sequence without a cap: (4, G)."""
         if self._version != self.model.version:
             self._weights.clear()
+            self._tops.clear()
             self._version = self.model.version
         key = (leaf, delay_steps)
         weights = self._weights.get(key)
@@ -134,7 +180,7 @@ class Newcomers:
             ages = self._ages[delay_steps] = _Ages(tokens, tokens.tolist(), places_of(tokens))
         weights = self._weights[key] = self._draw([leaf], ages)[:, 0]
         if len(self._weights) > KEPT_MAX:
-            self._weights.popitem(last=False)
+            self._tops.pop(self._weights.popitem(last=False)[0], None)
         return weights
 
     def _draw(self, leaves: list[int], ages: _Ages) -> FloatArray:

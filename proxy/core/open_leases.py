@@ -21,7 +21,7 @@ from proxy.core.demand import Demand
 from proxy.core.events import Effect, Release
 from proxy.core.fleet import Fleet
 from proxy.core.ledger import Lease, Ledger
-from proxy.core.newcomers import Newcomer
+from proxy.core.newcomers import Newcomer, Undrawn
 from proxy.core.tenant_shares import TenantShares
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -57,7 +57,7 @@ class OpenLeases:
 
     def start(
         self, entry: Waiting, book: Book, output_tokens_forecast: float, *,
-        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | None = None,
+        charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | Undrawn | None = None,
     ) -> Lease:  # fmt: skip
         """Book a lease for ``entry`` on ``book``: ``charge`` and the forecast it was made by, ``newcomer`` its curves there, if any."""
         demand, name = entry.demand, book.spec.name

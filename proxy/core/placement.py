@@ -13,17 +13,18 @@ Fails: the reservation is a forecast; when requests live longer than forecast th
 
 from collections.abc import Iterable, Iterator, Set
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from proxy.core.backfill import blocks_beside, earliest_start
-from proxy.core.bank import Bank, BankVerdict, banks_of
+from proxy.core.bank import Bank, banks_of
 from proxy.core.book import Book
-from proxy.core.choice import Blocked, Choice, Crowd, Spot, looks_at, spot_of
+from proxy.core.choice import Blocked, Choice, Crowd, Spot, looks_at, spots_of
 from proxy.core.curves import Curves
 from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.refusals import Refusals
 from proxy.core.replica import ReplicaPhase
+from proxy.core.roomy import roomy_place
 from proxy.core.router import Place, Router
 from proxy.core.saturation import Binding
 from proxy.core.verdict import Verdict
@@ -74,12 +75,22 @@ class Placement:
         """Where one who arrives goes without waiting: nobody else waits, or a replica must get its cache back and it is warm there."""
         if len(self.queue) and not any(book.saturation.guard.recovering for book in pool):
             return None
-        choice = self.choose(entry, pool, now_s, contended=bool(len(self.queue)))
+        choice = self._roomy(entry, pool, now_s) or self.choose(entry, pool, now_s, contended=bool(len(self.queue)))
         if isinstance(choice, Blocked):
             entry.considered.held = looks_at(choice.places, choice.standings)
             return None
         warm = choice.book.saturation.guard.prefers(choice.verdict.cached_tokens / entry.demand.prompt_tokens)
         return choice if warm or not len(self.queue) else None
+
+    def _roomy(self, entry: Waiting, pool: list[Book], now_s: float) -> Choice | None:
+        """The choice where there is so much room that no curve need be drawn (``core.roomy``)."""
+        if len(self.queue) or self.queue.takes is not None or self.refusals:
+            return None
+        books = self._books(pool, entry.demand.length_class.model)
+        place = roomy_place(entry, books, self.router, now_s, burst=self.burst.active(now_s))
+        if place is not None:
+            self._note(place[0], Binding.NONE)
+        return None if place is None else Choice(entry, place[0], place[1])
 
     def choices(self, pool: list[Book], now_s: float, *, look_behind: bool = True) -> Iterator[Choice]:
         """The admissions to make now, one after another, each to be booked before the next is asked for. Models do not wait for each other.
@@ -154,7 +165,7 @@ class Placement:
             for bank in self.banks(pool)
             if demand.length_class.model in bank.models
         ]
-        spots = self._spots(demand, looks, barred)
+        spots = spots_of(demand, looks, barred)
         if not indifferent:
             spots = self._with_cached(demand, spots)
         places: list[Place] = []
@@ -199,17 +210,6 @@ class Placement:
     def _with_cached(self, demand: Demand, spots: list[Spot]) -> list[Spot]:
         cached = self.router.warmth.cached_tokens(demand, [spot.book.spec.name for spot in spots])
         return [spot._replace(cached_tokens=tokens) for spot, tokens in zip(spots, cached, strict=True)]
-
-    def _spots(self, demand: Demand, looks: list[tuple[Bank, BankVerdict]], barred: Set[str]) -> list[Spot]:
-        """The replicas of the model, the one with the most headroom first."""
-        spots: list[Spot] = []
-        for bank, look in looks:
-            usable = bank.can_serve(demand)
-            for index, headroom in enumerate(look.headroom_ratio.tolist()):
-                if not bank.books[index].spec.among(barred):
-                    spots.append(spot_of(bank.books[index], look, index, headroom, usable=usable[index]))
-        spots.sort(key=itemgetter(0), reverse=True)
-        return spots
 
     def _on_roomiest(self, entry: Waiting, book: Book, now_s: float, crowd: Crowd) -> Choice | None:
         """The choice of ``book`` where it takes ``entry``, which shares nothing there."""

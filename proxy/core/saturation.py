@@ -234,7 +234,7 @@ class Saturation:
 
     def _keeps_cool(self, demand: Demand, cached_tokens: float) -> bool:
         """Whether the request is to wait until the replica's prefix cache is back."""
-        usage = max(self._measured_ratio, float(self._ledger.total.mean[0]) / self._usable_blocks)
+        usage = max(self._measured_ratio, self._ledger.blocks_now / self._usable_blocks)
         uncached = (demand.prompt_tokens - cached_tokens) / self._ledger.block_size / self._usable_blocks
         return self.guard.keeps_out(usage + uncached, cached_tokens / demand.prompt_tokens)
 
@@ -270,10 +270,10 @@ class Saturation:
         return outlook_s > target_s
 
     def _prefill_s(self, tokens: float) -> float:
-        kv_tokens = float(self._ledger.totals[0, 0]) * self._ledger.block_size
+        kv_tokens = self._ledger.blocks_now * self._ledger.block_size
         return self.step_time.prefill_s(tokens, sequences=self._ledger.sequences_total, kv_tokens=kv_tokens)
 
     def step_s(self, prefill_tokens: float) -> float:
         """Forecast seconds of a step that feeds ``prefill_tokens`` beside what is here now; 0 while nothing was measured."""
-        kv_tokens = float(self._ledger.totals[0, 0]) * self._ledger.block_size
+        kv_tokens = self._ledger.blocks_now * self._ledger.block_size
         return self.step_time.step_s(sequences=self._ledger.sequences_total, kv_tokens=kv_tokens, prefill_tokens=prefill_tokens)

@@ -6,7 +6,7 @@ Decides nothing; made by ``core.book`` for one replica and by ``core.placement``
 from dataclasses import dataclass
 
 from proxy.core.curves import Curves
-from proxy.core.newcomers import Newcomer
+from proxy.core.newcomers import Newcomer, Undrawn
 from proxy.core.saturation import Binding
 
 
@@ -18,7 +18,7 @@ class Verdict:
     headroom_ratio: float
     curves: Curves
     cached_tokens: float = 0.0  # of the prompt, expected in the replica's prefix cache
-    newcomer: Newcomer | None = None  # what ``curves`` would be if nothing were shared
+    newcomer: Newcomer | Undrawn | None = None  # what ``curves`` would be if nothing were shared; undrawn: there are none yet
 
     @property
     def fits(self) -> bool:

@@ -178,9 +178,10 @@ class WaitQueue(QueueBounds):
         return every if tenant is None else tenant.length.expected(every)
 
     def charge_ahead_of_end(self, demand: Demand, block_steps: float, forecast: float) -> None:
-        """Account the expected token-time of an admission; ``forecast`` is that of its curves."""
+        """Account the expected token-time of an admission; ``forecast`` is that of its curves, 0 where none were drawn."""
         self.charge(demand, block_steps)
-        self._line(demand).scale.admitted(block_steps, forecast)
+        if forecast:
+            self._line(demand).scale.admitted(block_steps, forecast)
 
     def take_back(self, demand: Demand, block_steps: float, forecast: float) -> None:
         """An admission that was charged so did not come about. Where it was what came furthest, the band's clock goes back as well."""
@@ -188,7 +189,8 @@ class WaitQueue(QueueBounds):
         self.charge(demand, -block_steps)
         if band.clock <= furthest:
             band.clock = max(tenant.virtual for tenant in band.tenants.values())
-        self._line(demand).scale.returned(block_steps, forecast)
+        if forecast:
+            self._line(demand).scale.returned(block_steps, forecast)
 
     def settle(self, demand: Demand, charged: float, used: float, output_tokens: float) -> None:
         """A request took ``used`` block-steps where ``charged`` were charged, with so many tokens out of each sequence."""

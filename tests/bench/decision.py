@@ -50,6 +50,7 @@ class Case:
     shared: bool
     usable_blocks: int
     waiting: int
+    brief: bool = False  # outputs of one to three tokens, and one tenant
 
 
 class Traffic:
@@ -61,6 +62,8 @@ class Traffic:
         self.now_s = 0.0
         self.gate = Gate(Policy(), 0.0)
         self.cost_us: dict[str, list[float]] = defaultdict(list)
+        self.life_us: list[float] = []  # arrival, grant and end together, of those that came and went while it was timed
+        self._begun_us: dict[str, float] = {}
         self.timed = False
         self.lengths: dict[str, int] = {}
         self.open: dict[str, Lease] = {}
@@ -84,7 +87,8 @@ class Traffic:
                 forwarded += self.feed(Granted(effect.request_id))
             elif isinstance(effect, Forward):
                 self.open[effect.request_id] = effect.lease
-                effect.lease.placed = not self.timed  # while filling up, no prefill backlog holds anybody
+                # While filling up, and where the engine answers at once, no prefill backlog holds anybody.
+                effect.lease.placed = not self.timed or self.case.brief
                 forwarded += 1
         if kind and self.timed:
             if isinstance(event, Arrive):
@@ -92,19 +96,33 @@ class Traffic:
             elif len(self.gate.queue):
                 kind += "_waiting"
             self.cost_us[kind].append(spent_us)
+        if self.timed:
+            self._note_life(event, spent_us)
         return forwarded
+
+    def _note_life(self, event: Event, spent_us: float) -> None:
+        """Add up one request's events. What an end costs of the admissions that it makes room for counts as its own."""
+        begun_us = self._begun_us
+        if isinstance(event, Arrive):
+            name = event.demand.request_id
+            begun_us[name] = begun_us.get(name, 0.0) + spent_us  # its grant may have been noted before
+        elif isinstance(event, Granted):
+            begun_us[event.request_id] = begun_us.get(event.request_id, 0.0) + spent_us
+        elif isinstance(event, Finished) and event.request_id in begun_us:
+            self.life_us.append(begun_us.pop(event.request_id) + spent_us)
 
     def request(self) -> Demand:
         """One more request; its length is kept for when it runs."""
         self._serial += 1
         name, rng = f"q{self._serial}", self.rng
         tokens = min(30_000, max(1, int(rng.lognormvariate(6.0, 0.8))))
-        self.lengths[name] = min(4000, max(1, int(rng.lognormvariate(5.5, 0.7))))
+        length = rng.randint(1, 3) if self.case.brief else int(rng.lognormvariate(5.5, 0.7))
+        self.lengths[name] = min(4000, max(1, length))
         hashes: tuple[int, ...] = ()
         if self.case.shared:
             system, tokens = rng.randrange(PREFIXES), tokens + 64 * BLOCK_SIZE
             hashes = tuple(1000 * system + index if index < 64 else hash((name, index)) for index in range(tokens // BLOCK_SIZE))
-        tenant = f"t{rng.randrange(TENANTS)}"
+        tenant = f"t{rng.randrange(1 if self.case.brief else TENANTS)}"
         return Demand(
             name, (PromptPart(tokens, hashes),), LengthClass(MODEL, tenant), self.now_s, self.now_s + 1e6, tenant=tenant,
             output_tokens_max=rng.choice((None, 1024, 4096)),

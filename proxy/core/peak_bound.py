@@ -1,0 +1,62 @@
+"""The most that a replica's forecast peak can be, without drawing those who came since it was last known.
+
+Formula. With the sums of those drawn, read at a margin z a little above the one in force, bias b and spread s (``core.risk``), and each
+undrawn request's bound d_i (``core.newcomers``):
+
+    peak  <=  max over t of min(M + z sqrt(V + K^2), C)  +  sum of d_i  +  (1 + z) s  +  b
+
+since the root of a sum of squares is no more than the sum of the roots. Who ends undrawn is taken off again; who ends drawn is not, until
+the next refresh. Found anew when the margin has risen above z, or when somebody came whose bound is not known.
+
+Fails: spreads that would average out are added up, so it is far too high where many came at once, and the curves are drawn then.
+"""
+
+from math import inf
+
+from proxy.core.demand import Demand
+from proxy.core.ledger import Ledger
+from proxy.core.newcomers import Newcomer, Undrawn
+from proxy.core.risk import Risk, peak_of
+
+Z_SPARE = 0.25  # the margin moves with every end: by so much before the sums are read again
+
+
+class PeakBound:
+    """Of one ledger. ``room`` is what a decision asks; the book tells who comes and goes, before the ledger knows of an end."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._blocks, self._z = 0.0, -inf
+        self.exceeded = False  # it was too high for somebody since the sums were last made anew, and will be for the next
+
+    def __repr__(self) -> str:
+        """Reading for people and tests."""
+        return f"<PeakBound {self._blocks:.1f} z={self._z:.2f}>"
+
+    def forget(self) -> None:
+        """The sums were made anew."""
+        self._z, self.exceeded = -inf, False
+
+    def came(self, newcomer: Newcomer | Undrawn | None) -> None:
+        """A lease was booked."""
+        if isinstance(newcomer, Undrawn):
+            self._blocks += newcomer.bound_blocks
+        else:
+            self._z = -inf
+
+    def went(self, lease_id: str) -> None:
+        """A lease is about to end."""
+        undrawn = self._ledger.undrawn.get(lease_id)
+        if undrawn is not None:
+            self._blocks -= undrawn.bound_blocks
+
+    def room(self, demand: Demand, output_tokens_max: int, delay_steps: float, risk: Risk) -> tuple[float, Undrawn] | None:
+        """The forecast peak with ``demand`` at most, in blocks, and its bound; None where only drawing tells."""
+        if self._z < risk.z:
+            self._z = risk.z + Z_SPARE
+            self._blocks = peak_of(self._ledger.totals.copy(), Risk(self._z, 0.0, 0.0))
+        z = self._z
+        undrawn = self._ledger.newcomers.undrawn(demand, output_tokens_max, delay_steps, z)
+        if undrawn is None:
+            return None
+        return self._blocks + undrawn.bound_blocks + (1.0 + z) * risk.sigma_blocks + risk.bias_blocks, undrawn
