@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from proxy import __version__
 from proxy.cli import COMMANDS, command_parser
 from proxy.config.schema import POLICY
 from proxy.config.settings import VARIABLES
@@ -97,6 +99,12 @@ def test_every_variable_is_documented() -> None:
 
 def test_every_metric_is_documented_and_no_other() -> None:
     assert {plain(name) for name in metrics_of_the_code()} == {plain(name) for name in METRIC.findall(DEPLOY)}
+
+
+def test_one_version_is_told_everywhere() -> None:
+    chart = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "chart" / "Chart.yaml").read_text("utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
 
 
 def test_the_search_for_metrics_finds_them() -> None:

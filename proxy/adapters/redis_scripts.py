@@ -11,6 +11,7 @@ out may have been carried out; it is never sent again from here. Give a client t
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from dataclasses import fields as fields_of
 from hashlib import sha1
 from math import inf
 from pathlib import Path
@@ -26,6 +27,7 @@ from proxy.core.shared_ledger import LEASE_S
 
 Argument = bytes | str | int | float
 _LUA = Path(__file__).parent / "lua"
+RECORD_FIELDS = tuple(one.name for one in fields_of(Record))
 
 
 class Pipeline(Protocol):
@@ -124,8 +126,9 @@ def facts_of(record: Record) -> bytes:
 
 
 def record_of(data: bytes, number: int) -> Record:
-    """A record from its JSON and the number that the store gave it."""
-    fields = json.loads(data)
+    """A record from its JSON and the number that the store gave it. A newer proxy's may tell more than we know."""
+    told = json.loads(data)
+    fields = {name: told[name] for name in RECORD_FIELDS if name in told}
     return Record(**fields | {"phase": ReplicaPhase(fields["phase"]), "number": number})
 
 
@@ -136,6 +139,7 @@ class RedisLedger:
         if "}" in pool:
             raise ValueError(f"pool {pool!r}: a closing brace would end the keys' hash tag")
         self.client = client
+        # Versions that read each other's rows share keys. One that does not takes another prefix: each sees the other as foreign traffic.
         self.prefix = f"kvgate:{{{pool}}}:"
         self.lease_s = lease_s
         self._now_s = now_s

@@ -34,6 +34,7 @@ COMPLETIONS_KEPT = 5000  # about: enough to know the length classes of a day's t
 COMPLETIONS_FIRST = 2000  # what a proxy reads that has just started
 COMPLETIONS_PER_BEAT = 1000
 CARD_FIELDS = tuple(one.name for one in fields_of(ProxyCard))
+OVERRIDE_FIELDS = tuple(one.name for one in fields_of(Override))
 
 
 class RedisStore:
@@ -168,7 +169,7 @@ class RedisStore:
         return tuple(sorted((card for card in known if card.proxy not in gone), key=lambda card: card.proxy))
 
     async def _lasting(self, overrides: dict[bytes, bytes], store_s: float) -> tuple[Override, ...]:
-        said = [Override(**json.loads(fields)) for fields in overrides.values()]
+        said = [_override(fields) for fields in overrides.values()]
         over = [one.subject for one in said if one.until_s <= store_s]
         if over:
             await self._link.client.execute_command("HDEL", self._key("overrides"), *over)
@@ -185,9 +186,15 @@ def _entries(reply: Any, *, reverse: bool) -> dict[str, tuple[str, Completion]]:
     found = {}
     for entry_id, fields in reversed(reply) if reverse else reply:
         values = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
-        proxy, replica, leaf, *figures = json.loads(values[b"c"])
+        proxy, *told = json.loads(values[b"c"])
+        replica, leaf, *figures = told[: len(Completion._fields)]  # a newer proxy's may tell more than we know
         found[entry_id.decode()] = proxy, Completion(replica, tuple(leaf), *figures)
     return found
+
+
+def _override(text: bytes) -> Override:
+    told = json.loads(text)
+    return Override(**{name: told[name] for name in OVERRIDE_FIELDS if name in told})
 
 
 def _card(text: bytes) -> ProxyCard:
@@ -195,7 +202,8 @@ def _card(text: bytes) -> ProxyCard:
     told = json.loads(text)
     fields = {name: told[name] for name in CARD_FIELDS if name in told}
     clocks = tuple((priority, virtual) for priority, virtual in fields["clocks"])
-    return ProxyCard(**fields | {"clocks": clocks, "health": tuple(Notice(*one) for one in fields.get("health", ()))})
+    health = tuple(Notice(*one[: len(Notice._fields)]) for one in fields.get("health", ()))
+    return ProxyCard(**fields | {"clocks": clocks, "health": health})
 
 
 def _accounts(reply: Any) -> dict[TenantKey, float]:

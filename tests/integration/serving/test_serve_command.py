@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy import __version__
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from proxy.sim.step_time import StepTimeModel
 from tests.integration.mock_harness import RunningMock, running, settings
@@ -102,6 +103,7 @@ async def test_it_says_what_it_found_and_drains(tmp_path: Path) -> None:
     async with serving(DRAIN, tmp_path, *tokenizer) as (kvgate, _):
         clients, admin = await kvgate.ports()
         said = "\n".join(kvgate.lines)
+        assert f"kvgate {__version__}: mode enforce, 1 replica(s)" in kvgate.lines[0]
         assert "vLLM 0.32.0 serves mock, context 4,096 tokens" in said
         assert "KV cache: 512 blocks of 16 tokens (reported), 1 engine; usable per engine 511" in said
         assert "load: measured by vllm:kv_cache_usage_perc" in said

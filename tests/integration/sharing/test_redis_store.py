@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -240,3 +240,21 @@ async def test_cards_come_back_as_from_the_store_in_memory_even_those_of_a_newer
             await client.hset(key, "b", json.dumps(newer))
             mine = replace(CARD, seen_s=await store.time_s())
             assert [one.health for one in (await store.exchange(Beat(mine))).proxies] == [CARD.health, ()]
+
+
+async def test_what_a_newer_proxy_tells_besides_is_passed_over() -> None:
+    with redis_server() as server:
+        async with store_at(server.url) as store, redis.asyncio.from_url(server.url) as client:
+            now_s = await store.time_s()
+            mine = Beat(replace(CARD, seen_s=now_s))
+            assert (await store.exchange(mine)).completions == ()
+            (key,) = [key.decode() async for key in client.scan_iter("kvgate:*:proxies")]
+            prefix = key.removesuffix("proxies")
+            await client.xadd(prefix + "completions", {"c": json.dumps(["b", *DONE, "said since"])})
+            word = Override("mode", "observe", "a test", "somebody", now_s + 60.0, "1")
+            await client.hset(prefix + "overrides", "mode", json.dumps(asdict(word) | {"said_since": 7}))
+            theirs = asdict(mine.card) | {"proxy": "b", "health": [[*EJECTED, "said since"]]}
+            await client.hset(key, "b", json.dumps(theirs))
+            reply = await store.exchange(mine)
+            assert (reply.completions, reply.overrides) == ((DONE,), (word,))
+            assert [card.health for card in reply.proxies if card.proxy == "b"] == [(EJECTED,)]

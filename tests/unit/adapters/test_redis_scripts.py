@@ -1,8 +1,10 @@
 """What the scripts' files say of themselves, how they are sent, and what a real server makes of them when things go wrong."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,11 @@ def test_a_record_with_nothing_known_and_infinities_survives_json() -> None:
     text += b'"sigma_blocks": 0.0, "bias_blocks": 0.0, "burst_until_s": -Infinity, "measured_blocks": null, "running": null,'
     text += b'"waiting": null, "preemptions_total": 0}'
     assert record_of(text, 5) == record(number=5)
+
+
+def test_a_record_of_a_newer_proxy_may_tell_more() -> None:
+    told = asdict(record(number=0)) | {"said_since": 7}
+    assert record_of(json.dumps(told).encode(), 5) == record(number=5)
 
 
 @pytest.mark.redis
