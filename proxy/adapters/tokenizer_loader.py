@@ -11,6 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from proxy.adapters.clock import SystemClock
+from proxy.adapters.freed_memory import give_back
 from proxy.adapters.model_counters import ModelCounters
 from proxy.adapters.ratio_counter import RatioCounter
 from proxy.adapters.remote_counter import RemoteCounter
@@ -67,6 +68,7 @@ class TokenizerLoader:
                 reasons.append(str(error))
                 continue
             self.counters.use(models, self._pool(source, models[0]))
+            await asyncio.to_thread(give_back)
             log.info("counting tokens with the tokenizer %s (%s)", name, ", ".join(models))
             return
         for reason in reasons:
