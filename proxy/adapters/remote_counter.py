@@ -1,8 +1,9 @@
 """Ask a replica's ``/tokenize`` (reference vllm.md §5.3).
 
 It counts as the replica's own chat route does, media placeholders included, except that it takes no ``documents`` and no
-``reasoning_effort``: these go in as template arguments. It has no length limit and no truncation. After a time-out or a broken
-connection it is left alone for a while, so that a dead replica costs one wait and not one per request.
+``reasoning_effort``: these go in as template arguments. It has no length limit and no truncation. After a time-out, a broken
+connection or an answer of another kind it is left alone for a while: a dead replica, or one without the route, costs one wait and not one
+for each request.
 """
 
 from array import array
@@ -88,6 +89,7 @@ class RemoteCounter:
         try:
             answer = msgspec.json.decode(told, type=_Answer)
         except (msgspec.DecodeError, RecursionError) as error:
+            self._paused_until_s = self._clock.now_s() + self._pause_s  # the route is not known there, nor for the next request
             raise RemoteCountError(f"/tokenize answered something else: {error}") from error
         if not answer.tokens:
             raise RemoteCountError("/tokenize counted nothing")

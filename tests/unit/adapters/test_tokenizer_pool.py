@@ -164,13 +164,18 @@ async def test_a_useless_answer_is_not_a_count(
     assert error in pool.last_error
 
 
-async def test_a_dead_replica_is_left_alone_for_a_while(make_pool: Callable[..., TokenizerPool]) -> None:
+@pytest.mark.parametrize("answer", [None, httpx.Response(200, text="<html>")], ids=["dead", "without the route"])
+async def test_a_replica_that_does_not_count_is_left_alone_for_a_while(
+    make_pool: Callable[..., TokenizerPool], answer: httpx.Response | None
+) -> None:
     asked = 0
 
     def handler(request: httpx.Request) -> httpx.Response:
         nonlocal asked
         asked += 1
-        raise httpx.ReadTimeout("slow", request=request)
+        if answer is None:
+            raise httpx.ReadTimeout("slow", request=request)
+        return answer
 
     clock = StillClock()
     pool = make_pool(None, remote=replica(handler, clock=clock))
