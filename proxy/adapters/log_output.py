@@ -29,7 +29,7 @@ _Line = dict[str, Any]
 
 def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | None = None) -> logging.Handler:
     """Send lines from ``level`` on to ``stream`` (standard error) as ``form``: json or console. ``several`` processes name themselves."""
-    handler = _Output(stream or sys.stderr)
+    handler = _Output(stream or sys.stderr, several=several, as_json=form == "json")
     processors: list[Any] = [_fields, _process] if several else [_fields]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -39,6 +39,7 @@ def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | N
         )
     )
     handler.addFilter(LogLimit())
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line tells them, and each has its price
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -52,7 +53,23 @@ def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | N
 
 
 class _Output(logging.StreamHandler[TextIO]):
-    """Writes lines; of one that cannot be written it says that, and nothing of what was in it."""
+    """Writes lines; of one that cannot be written it says that, and nothing of what was in it.
+
+    Lines that come with their fields, one for each request, go past structlog where they become JSON: they are that already.
+    """
+
+    def __init__(self, stream: TextIO, *, several: bool, as_json: bool) -> None:
+        super().__init__(stream)
+        self._several = several
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        given = getattr(record, "fields", None)
+        if given is None or not self._as_json or record.exc_info:
+            return super().format(record)
+        line = _head(record) | {"event": record.msg, **given}
+        return _json(None, "", _process(None, "", line) if self._several else line)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Tell of a line that is lost."""
@@ -64,11 +81,7 @@ def _fields(_: Any, __: str, line: _Line) -> _Line:
     """The line as a word and its fields, where it is one."""
     record: logging.LogRecord = line["_record"]
     text, args = line["event"], line.pop("positional_args", None)
-    told: _Line = {
-        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-        "level": record.levelname.lower(),
-        "logger": record.name,
-    }
+    told = _head(record)
     given = getattr(record, "fields", None)
     if given is not None:
         told |= {"event": text, **given}
@@ -81,6 +94,14 @@ def _fields(_: Any, __: str, line: _Line) -> _Line:
     if record.exc_info and record.exc_info[1] is not None:
         told["exception"] = safe_trace(record.exc_info[1])
     return told | {"_record": record, "_from_structlog": False}
+
+
+def _head(record: logging.LogRecord) -> _Line:
+    return {
+        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+    }
 
 
 def _process(_: Any, __: str, line: _Line) -> _Line:

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from proxy.adapters.metric_families import labelled
+from proxy.core.outcome import Outcome
 from proxy.ports.record import RequestRecord
 from proxy.ports.state import TenantState
 
@@ -33,6 +34,9 @@ class TenantMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._names = TenantNames()
+        self._ended: dict[
+            tuple[str, Outcome], tuple[Counter, Counter, Counter]
+        ] = {}  # looked up once: no more than names and outcomes
         self._tokens = Counter("kvgate_tenant_tokens", "Tokens of finished requests", ("tenant",), registry=registry)
         self._requests = Counter("kvgate_tenant_requests", "Requests ended", ("tenant", "outcome"), registry=registry)
         self._steps = Counter(
@@ -46,11 +50,17 @@ class TenantMetrics:
         """Count it."""
         tenant = self._names.shown(record.tenant)
         tokens = (record.prompt_tokens_reported or 0) + (record.output_tokens or 0)
-        self._requests.labels(tenant, record.outcome.value).inc()
+        key = (tenant, record.outcome)
+        found = self._ended.get(key)
+        if found is None:
+            requests = self._requests.labels(tenant, record.outcome.value)
+            found = self._ended[key] = requests, self._tokens.labels(tenant), self._steps.labels(tenant)
+        requests, tokens_total, steps = found
+        requests.inc()
         if tokens:
-            self._tokens.labels(tenant).inc(tokens)
+            tokens_total.inc(tokens)
         if record.output_tokens:
-            self._steps.labels(tenant).inc(kv_token_steps(record))
+            steps.inc(kv_token_steps(record))
         if record.gate is not None and record.outcome.value.startswith("tenant_"):
             self._refusals.labels(tenant, record.gate).inc()
 

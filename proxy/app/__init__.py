@@ -40,6 +40,7 @@ from proxy.serving.services import Services
 from proxy.serving.websockets import WebSockets
 
 FIRST_PROBE_S = 5.0  # after which a replica that has not answered is named in the log
+GC_THRESHOLDS = 10_000, 20, 50  # a request leaves next to no cycles: looking for them every few requests finds nothing
 
 log = logging.getLogger("kvgate")
 
@@ -169,3 +170,4 @@ async def _prepare(services: Services) -> None:
             log.error("replica %s is not reachable yet: %s. It is used as soon as it answers.", watcher.name, watcher.fault)
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked at again
+    gc.set_threshold(*GC_THRESHOLDS)

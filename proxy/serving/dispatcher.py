@@ -6,8 +6,7 @@ names its next deadline; the dispatcher owns the timer.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 
@@ -98,6 +97,27 @@ class Admission:
         self.tried.add(self._dispatcher.gate.fleet.server_of(self.lease.replica))
 
 
+class Bracket:
+    """What ``async with`` goes through: a place within it, and its end behind it."""
+
+    __slots__ = ("_admission", "_demand", "_dispatcher", "_receive", "_streaming")
+
+    def __init__(self, dispatcher: "Dispatcher", demand: Demand, receive: Receive, *, streaming: bool) -> None:
+        self._dispatcher = dispatcher
+        self._demand = demand
+        self._receive = receive
+        self._streaming = streaming
+
+    async def __aenter__(self) -> Admission:
+        dispatcher, demand = self._dispatcher, self._demand
+        lease = await dispatcher.place(Arrive(demand, self._streaming), demand.request_id, self._receive)
+        self._admission = Admission(dispatcher, lease, dispatcher.clock.now_s() - demand.arrived_s, self._receive)
+        return self._admission
+
+    async def __aexit__(self, *_: object) -> None:
+        self._dispatcher.feed(self._admission.finished or Finished(self._demand.request_id, Outcome.INTERNAL))
+
+
 class Dispatcher:
     """Drives one gate on the running event loop."""
 
@@ -116,16 +136,9 @@ class Dispatcher:
         """State for people and tests: waiting 0 and open 0 when idle."""
         return f"<Dispatcher waiting={len(self._waiting)} open={self.gate.open_requests} {self.gate!r}>"
 
-    @asynccontextmanager
-    async def admitted(self, demand: Demand, receive: Receive, *, streaming: bool) -> AsyncIterator[Admission]:
+    def admitted(self, demand: Demand, receive: Receive, *, streaming: bool) -> "Bracket":
         """Wait for a place; leaving ends the lease. Raises ShedError, and ClientGoneError when ``receive`` tells so meanwhile."""
-        request_id = demand.request_id
-        lease = await self.place(Arrive(demand, streaming), request_id, receive)
-        admission = Admission(self, lease, self.clock.now_s() - demand.arrived_s, receive)
-        try:
-            yield admission
-        finally:
-            self.feed(admission.finished or Finished(request_id, Outcome.INTERNAL))
+        return Bracket(self, demand, receive, streaming=streaming)
 
     async def place(self, event: Arrive | Reroute, request_id: str, receive: Receive) -> Lease:
         """Feed ``event`` and wait until the request is forwarded or shed."""

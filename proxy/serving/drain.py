@@ -7,8 +7,8 @@ which clients are told: whoever waits is refused, a stream ends with an error ev
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import StrEnum
 
 from proxy.core.outcome import Outcome, Refusal
@@ -54,17 +54,18 @@ class Drain:
         """Whether new requests are turned away."""
         return self.phase is DrainPhase.REFUSING
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """One request is under way."""
+    def request(self) -> "Drain":
+        """One request is under way inside ``with``."""
+        return self
+
+    def __enter__(self) -> None:
         self.under_way += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.under_way -= 1
-            if not self.under_way:
-                self._idle.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.under_way -= 1
+        if not self.under_way:
+            self._idle.set()
 
     async def run(self, *, at_once: bool = False) -> None:
         """Go through the phases, ``at_once`` without the first; return when the process may end."""

@@ -11,4 +11,7 @@ log = logging.getLogger("kvgate.request")
 def log_decision(one: Decision) -> None:
     """Write it, where the log keeps such lines."""
     if log.isEnabledFor(logging.INFO):
-        log.info("request.finished", extra={"fields": line_of(one)})
+        # log.info would look up the line of code that called it, which is always this one
+        record = logging.LogRecord(log.name, logging.INFO, __file__, 0, "request.finished", (), None)
+        record.fields = line_of(one)
+        log.handle(record)

@@ -31,7 +31,7 @@ class CallKind(StrEnum):
 _PREFILL_ONLY = frozenset({CallKind.SCORING, CallKind.DECISIONS, CallKind.POOLING, CallKind.RANKING})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that triples the price of making one, and each request makes one
 class ChatPrompt:
     """What a chat template is rendered from. Message and tool objects are as the client sent them, parsed JSON.
 
@@ -54,7 +54,7 @@ class ChatPrompt:
     text_bytes: int = 0  # of messages, tools and documents in UTF-8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that triples the price of making one, and each request makes one
 class Call:
     """A read request. ``output_tokens_max`` is None where the route's default is the rest of the context.
 
