@@ -26,6 +26,8 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from proxy.adapters.client_link import ClientLink
+from proxy.ports import CLIENT_LINK
 from proxy.wire.connection_faults import ConnectionFault, fault_response
 from proxy.wire.http_fields import end_to_end
 
@@ -86,6 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection that says nothing is an idle one from the start."""
         super().connection_made(transport)  # type: ignore[arg-type]
+        self._link = ClientLink(self.loop, self.transport, self.flow)
         self._wait_for_a_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,6 +96,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._link.lost()
 
     def data_received(self, data: bytes) -> None:
         """Parse, and see what the request now waits for."""
@@ -155,6 +159,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._fault = fault
             raise _FaultError
         self.headers[:] = end_to_end(self.headers)
+        self.scope["extensions"] = {CLIENT_LINK: self._link}  # type: ignore[dict-item]
         super().on_headers_complete()
         self._phase = _BODY
 
@@ -220,7 +225,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # What is answered
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
+        self._answering = self._link.cycle = cycle
         if self._rules.ending():
             cycle.keep_alive = False
         super()._start_asgi_task(cycle, app)

@@ -19,12 +19,12 @@ import httptools
 
 from proxy.adapters.upstream_bounds import Buffered, Patience
 from proxy.adapters.upstream_connection import Connection
+from proxy.adapters.upstream_head import HEAD_BYTES_MAX, head_fault
 from proxy.ports import Headers, UpstreamError
 from proxy.wire.http_fields import response_fields
 
 BUFFER_BYTES_MAX = 256 * 1024
 BUFFER_BYTES_UNCOUNTED = 16 * 1024  # of each exchange: what lies there only until the next turn of the loop need not be counted
-HEAD_BYTES_MAX = 64 * 1024
 _JOINED_BODY_BYTES_MAX = 64 * 1024  # up to here one write of head and body is cheaper than two
 _SLICE_BYTES = 256 * 1024
 
@@ -43,25 +43,21 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._head_only = head_only
-        self._answered = False
+        self._answered = self._head_done = self._until_close = False
+        self._sent = False  # the whole request was handed to the transport
         self._fields: Headers = []
         self._head_bytes = 0
-        self._head_done = False
-        self._until_close = False
-        self._sent = False  # the whole request was handed to the transport
         self._keep = True
         self._chunks: list[bytes] = []
-        self._buffered = 0
-        self._counted = 0  # of those, what the client's bound knows
+        self._buffered = self._counted = 0  # bytes of those, and how many of them the client's bound knows
         self._all_buffered = buffered
-        self._begun = False  # a byte of the body has come
-        self._ended = False
+        self._begun = self._ended = False  # a byte of the body has come, and its last
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._patience = Patience()
-        self._asked_s = 0.0
-        self._received_s = 0.0
+        self._asked_s = self._received_s = 0.0
         connection.exchange = self
 
     # What the pool calls
@@ -106,6 +102,20 @@ class Exchange:
             if self._ended:
                 return b""
             await self._changed()
+        return self._taken()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        """Hand body bytes to ``take`` as they arrive, until it has no room for more or none will come."""
+        if self._chunks and not take(self._taken()):
+            return
+        self._take = take
+        try:
+            while self._take is not None and not self._ended and self._error is None:
+                await self._changed()
+        finally:
+            self._take = None
+
+    def _taken(self) -> bytes:
         chunks = self._chunks
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks = []
@@ -160,6 +170,11 @@ class Exchange:
                 self._fail("protocol", f"not an HTTP/1.1 response: {exc}")
         if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
             self._fail("protocol", f"response head above {HEAD_BYTES_MAX} bytes")
+        take = self._take
+        if take is not None and self._chunks:
+            if take(self._taken()) and not self._ended and self._error is None:
+                return
+            self._take = None
         if self._ended or self._error is not None:
             self._parser = None
         elif self._buffered > BUFFER_BYTES_UNCOUNTED and self._connection is not None:
@@ -212,29 +227,20 @@ class Exchange:
         fields, self._fields = self._fields, []
         if 100 <= status < 200 and status != 101:
             return  # interim: the real head follows
-        names = {name for name, _ in fields}
-        codings = (
-            [value.strip().lower() for name, value in fields if name == b"transfer-encoding"]
-            if b"transfer-encoding" in names
-            else []
-        )
-        # What was fed bounds the head; only where that is too much, it may be body bytes that came with it.
-        if self._head_bytes > HEAD_BYTES_MAX and sum(len(name) + len(value) + 4 for name, value in fields) > HEAD_BYTES_MAX:
-            self._fail("protocol", f"response head above {HEAD_BYTES_MAX} bytes")
-        elif not 200 <= status < 600:
-            self._fail("protocol", f"status {status} cannot be passed on")
-        elif codings and codings != [b"chunked"]:
-            self._fail("protocol", f"transfer coding {b', '.join(codings)!r} is not supported")
+        by_name = dict(fields)
+        fault = head_fault(status, fields, by_name, self._head_bytes)
+        if fault is not None:
+            self._fail("protocol", fault)
         else:
             self.status = status
             self.headers = response_fields(fields)
             self._head_done = True
             self._keep = self._keep and parser.should_keep_alive()
-            has_length = b"content-length" in names
             if self._head_only:
                 self._keep = False  # the parser expects the body that a HEAD response only describes
                 self._end()
-            self._until_close = not (has_length or codings or self._ended or status in (204, 304))
+            bounded = b"content-length" in by_name or b"transfer-encoding" in by_name or status in (204, 304)
+            self._until_close = not (bounded or self._ended)
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
@@ -277,12 +283,8 @@ class Exchange:
         limit = self._patience.over(self._asked_s, self._received_s if self._begun else None, now_s)
         if limit is None:
             self._wind()
-        else:
-            self._time_out(limit.told, limit.key)
-
-    def _time_out(self, detail: str, limit: str) -> None:
-        if not self._ended:
-            self._fail("timeout", detail, limit)
+        elif not self._ended:
+            self._fail("timeout", limit.told, limit.key)
             self.wake()
 
     def _stop(self) -> None:

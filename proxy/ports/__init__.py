@@ -16,6 +16,24 @@ Message = MutableMapping[str, Any]  # one ASGI event
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+CLIENT_LINK = "kvgate.link"  # among the extensions of an ASGI scope
+
+
+class ClientLink(Protocol):
+    """A shorter way to the client than ASGI's, where the server offers one."""
+
+    def write_now(self, piece: bytes) -> bool:
+        """Write a piece of a body of unknown length whose head is out; False: nothing was written, and ``send`` is the way."""
+        ...
+
+    def on_leave(self, call: Callable[[], None]) -> None:
+        """Call it once when the client leaves, soon where it has already. The request's body was read."""
+        ...
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Nobody needs to know any more."""
+        ...
+
 
 class Clock(Protocol):
     """Monotonic seconds for decisions, wall seconds for people."""
@@ -119,6 +137,11 @@ class UpstreamResponse(Protocol):
 
     async def read(self) -> bytes:
         """Body bytes available now, waiting for some; b"" at the end. Raises UpstreamError when the replica fails."""
+        ...
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        """Hand body bytes to ``take`` in the callback that brings them. Returns once it says that it has no room for more, or the body
+        ends or fails, which the next ``read`` tells."""
         ...
 
     def close(self) -> None:

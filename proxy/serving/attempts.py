@@ -22,7 +22,7 @@ from proxy.core.retry_budget import RetryBudget
 from proxy.ports import Clock, UpstreamError
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.ranks import server_of
-from proxy.serving.relay import RelayEnd, RelayResult
+from proxy.serving.relay_result import RelayEnd, RelayResult
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT
 

@@ -5,14 +5,14 @@ under the static cap. What the engine itself must judge (a body we cannot read) 
 """
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 from proxy.core.demand import Demand
 from proxy.core.outcome import Mode, Outcome, Refusal
 from proxy.ports import PromptTooLongError, Receive, Send
 from proxy.serving.course import Course
-from proxy.serving.dispatcher import Admission, ClientGoneError, ShedError
+from proxy.serving.dispatcher import Admission, Bracket, ClientGoneError, ShedError
 from proxy.serving.fallbacks import Fallbacks
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
@@ -20,7 +20,8 @@ from proxy.serving.intake import Intake, count, demand_of, sized
 from proxy.serving.outgoing import answer_headers, relay_request
 from proxy.serving.queued_stream import kept_alive
 from proxy.serving.ranks import server_of
-from proxy.serving.relay import RelayEnd, RelayHooks, RelayResult, relay
+from proxy.serving.relay import relay
+from proxy.serving.relay_result import NO_HOOKS, RelayEnd, RelayHooks, RelayResult
 from proxy.serving.response_routes import ResponseRoutes
 from proxy.serving.services import Services, send_answer
 from proxy.wire.answer_forms import form_of
@@ -28,8 +29,6 @@ from proxy.wire.answers import context_overflow, model_not_found
 
 NOBODY_ELSE = frozenset({Outcome.UPSTREAM_FAILED, Outcome.NO_REPLICA})  # why a reroute finds no place
 EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
-
-Place = AbstractAsyncContextManager[Admission]
 
 
 class Calls:
@@ -100,6 +99,9 @@ class Calls:
         if course.at_once:
             demand = replace(demand, may_queue=False)
         course.demand = demand
+        if not intake.call.stream or services.policy.relay.keepalive_after_s is None:
+            await self._in_place(course, demand, receive, send)
+            return
         async with kept_alive(services, course, demand, send, form_of(intake.route)) as line:
             await self._in_place(course, demand, receive, line)
 
@@ -120,7 +122,7 @@ class Calls:
                 self._account(course, admission)
                 await self._leave(place)
 
-    async def _leave(self, place: Place) -> None:
+    async def _leave(self, place: Bracket) -> None:
         with suppress(InternalFaultError):  # the answer is out; the fault was noted
             await self._services.guard.run(Part.GATE, place.__aexit__(None, None, None), EXPECTED)
 
@@ -141,13 +143,13 @@ class Calls:
             return
         self._responses.remember(result.answer_id, server_of(course.replica), result.usage)
 
-    def _go_on(self, course: Course, admission: Admission, place: Place) -> None:
+    def _go_on(self, course: Course, admission: Admission, place: Bracket) -> None:
         """The answer is out, and the engine works on: its place is held until the end is seen."""
         task = asyncio.get_running_loop().create_task(self._until_finished(course, admission, place))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _until_finished(self, course: Course, admission: Admission, place: Place) -> None:
+    async def _until_finished(self, course: Course, admission: Admission, place: Bracket) -> None:
         assert course.result is not None
         assert course.result.answer_id is not None
         assert course.replica is not None
@@ -179,7 +181,7 @@ class Calls:
         """Relay to the granted replica, and to others while nothing was sent to the client."""
         services, intake = self._services, course.intake
         unasked = intake.call.stream and not intake.call.usage_wanted
-        hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else RelayHooks()
+        hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else NO_HOOKS
         services.attempts.begin()
         refused = list[str]()
         while True:
@@ -255,9 +257,7 @@ class Calls:
                 others = len(tried) <= services.policy.relay.reroutes_max and bool(load())
                 refuse = attempts.refused([*refused, place.replica], others=others)
                 with services.outstanding.sent(place.replica):
-                    course.result = result = await self._send_to(
-                        course, place.replica, RelayHooks(), receive, send, refuse=refuse
-                    )
+                    course.result = result = await self._send_to(course, place.replica, NO_HOOKS, receive, send, refuse=refuse)
                     again = attempts.again(place.replica, result, others=others)
                     course.tried += [(place.replica, result.failure or "")] if again else []
                     refused += [place.replica] if result.ended is RelayEnd.REFUSED else []

@@ -17,7 +17,8 @@ from proxy.serving.access import HEADER as TOKEN_HEADER
 from proxy.serving.access import error_answer
 from proxy.serving.intake import header_fields
 from proxy.serving.own_routes import json_answer
-from proxy.serving.relay import RelayEnd, RelayRequest, relay
+from proxy.serving.relay import relay
+from proxy.serving.relay_result import RelayEnd, RelayRequest
 from proxy.serving.services import Scope, Services, announced_bytes, read_body, send_answer, target_of
 from proxy.serving.whole_answer import read_answer
 from proxy.wire.answers import Answer

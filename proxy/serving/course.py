@@ -11,7 +11,7 @@ from proxy.ports.record import RequestRecord
 from proxy.ports.tracing import Trace
 from proxy.serving.dispatcher import Admission
 from proxy.serving.intake import Intake, client_retry_of
-from proxy.serving.relay import RelayEnd, RelayResult
+from proxy.serving.relay_result import RelayEnd, RelayResult
 
 if TYPE_CHECKING:
     from proxy.serving.queued_stream import QueuedStream

@@ -11,7 +11,7 @@ Raw ASGI, because the route of a request decides what a proxy costs (design §8)
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import Headers, Receive, Send
 from proxy.serving.calls import Calls
-from proxy.serving.client import NamedSend
+from proxy.serving.client import NamedSend, link_in
 from proxy.serving.control_routes import ControlRoutes
 from proxy.serving.cross_origin import CrossOrigin
 from proxy.serving.drain import draining
@@ -58,7 +58,7 @@ class Endpoints:
         services = self._services
         headers: Headers = scope["headers"]  # type: ignore[assignment]
         request_id, given = services.request_ids.of(headers)
-        named_send = NamedSend(send, request_id, self._cross_origin.of(headers))
+        named_send = NamedSend(send, request_id, self._cross_origin.of(headers), link_in(scope))
         if kind is RouteKind.OWN:
             closed = key_refusal(services.policy, headers) if path.startswith("/v1/") else None
             answer = await self._own.answer(path) if closed is None else self._refused_unread(closed, path)

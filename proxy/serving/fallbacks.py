@@ -18,7 +18,8 @@ from proxy.serving.dispatcher import ShedError
 from proxy.serving.identity import KEY_FIELDS
 from proxy.serving.intake import Intake
 from proxy.serving.outgoing import answer_headers
-from proxy.serving.relay import RelayEnd, RelayRequest, relay
+from proxy.serving.relay import relay
+from proxy.serving.relay_result import RelayEnd, RelayRequest
 from proxy.serving.services import Services
 from proxy.wire.answer_forms import form_of
 from proxy.wire.inject import with_member

@@ -6,7 +6,7 @@ of one engine, so the first stream of an engine's life is relayed without asking
 """
 
 from proxy.serving.dispatcher import Dispatcher
-from proxy.serving.relay import RelayResult
+from proxy.serving.relay_result import RelayResult
 from proxy.wire.call import CallKind
 
 _TOLD_BY = frozenset({CallKind.CHAT, CallKind.COMPLETIONS})  # streams of other kinds carry none

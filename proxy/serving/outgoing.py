@@ -5,7 +5,7 @@ from proxy.core.policy import AnswerHeaders
 from proxy.ports import Headers
 from proxy.serving.course import Course
 from proxy.serving.ranks import pinned
-from proxy.serving.relay import RelayRequest
+from proxy.serving.relay_result import RelayRequest
 from proxy.serving.services import Services
 from proxy.wire.answers import way_headers
 from proxy.wire.engine_priority import asked_priority, with_priority

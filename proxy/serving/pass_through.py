@@ -12,7 +12,8 @@ import msgspec
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import Headers, Receive, Send
 from proxy.serving.intake import PARSE_INLINE_BYTES_MAX
-from proxy.serving.relay import RelayEnd, RelayRequest, relay
+from proxy.serving.relay import relay
+from proxy.serving.relay_result import RelayEnd, RelayRequest
 from proxy.serving.services import Scope, Services, send_answer, target_of
 from proxy.wire.answers import error_shape
 from proxy.wire.form_fields import read_form

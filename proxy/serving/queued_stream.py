@@ -7,14 +7,14 @@ SSE comments are skipped by every client that follows the standard. Once a repli
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from proxy.core.demand import Demand
 from proxy.core.outcome import Refusal
 from proxy.core.waiting import Waiting
-from proxy.ports import Clock, Message, Send
-from proxy.serving.client import after_head
+from proxy.ports import ClientLink, Clock, Message, Send
+from proxy.serving.client import after_head, after_head_now, link_of
 from proxy.serving.course import Course
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.services import Services
@@ -39,6 +39,16 @@ class QueuedStream:
     def rest(self) -> Send:
         """What sends the body of the answer whose head has come."""
         return self if self._error is not None else after_head(self._send)
+
+    @property
+    def rest_now(self) -> Callable[[bytes], bool] | None:
+        """What writes a piece of it at once."""
+        return None if self._error is not None else after_head_now(self._send)
+
+    @property
+    def link(self) -> ClientLink | None:
+        """The server's shorter way."""
+        return link_of(self._send)
 
     async def __call__(self, message: Message) -> None:
         """Pass a replica's answer on, in the place of the head that is out already."""
@@ -75,9 +85,7 @@ class QueuedStream:
 async def kept_alive(services: Services, course: Course, demand: Demand, send: Send, form: AnswerForm) -> AsyncIterator[Send]:
     """Comment on the line from ``relay.keepalive_after`` on while ``demand`` waits; yields what its answer is to be sent with."""
     after_s = services.policy.relay.keepalive_after_s
-    if after_s is None or not course.intake.call.stream:
-        yield send
-        return
+    assert after_s is not None
     line = course.line = QueuedStream(send, form)
     first_s = max(0.0, course.intake.arrived_s + after_s - services.clock.now_s())
     task = asyncio.get_running_loop().create_task(

@@ -1,9 +1,9 @@
 """Copies one request to a replica and its response back, and looks on.
 
-One send per read of the upstream socket, no task and no parsing per chunk beyond a byte search. One watcher per request waits for the
-client to leave and then cancels the copying in whatever phase it is (connecting, waiting for the head, mid-body, a slow reader), which
-closes the upstream connection at once, so that the engine frees the request's blocks. Nothing is read ahead of a slow client beyond
-the upstream client's bounded buffer.
+One write per read of the upstream socket, no task, no await (where the server offers a ``ClientLink``) and no parsing per chunk beyond a
+byte search. One watcher per request hears of the client's leaving and then cancels the copying in whatever phase it is (connecting,
+waiting for the head, mid-body, a slow reader), which closes the upstream connection at once, so that the engine frees the request's
+blocks. Nothing is read ahead of a slow client beyond the upstream client's bounded buffer.
 
 The relay neither retries nor builds error answers. How it ends is a closed list (``RelayEnd``), with what the caller must do:
 
@@ -17,94 +17,15 @@ The relay neither retries nor builds error answers. How it ends is a closed list
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 
 from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
-from proxy.serving.client import ClientWatch, after_head
+from proxy.serving.client import ClientWatch, after_head, after_head_now, link_of
+from proxy.serving.relay_result import NO_HOOKS, RelayEnd, RelayHooks, RelayRequest, RelayResult
 from proxy.serving.whole_answer import kept
 from proxy.wire.answer_forms import OPENAI, AnswerForm
-from proxy.wire.answer_usage import BodyTail, Usage
+from proxy.wire.answer_usage import BodyTail
 from proxy.wire.answers import Answer
 from proxy.wire.sse import StreamObserver, UsageStripper
-
-
-class RelayEnd(StrEnum):
-    """How a relay ended."""
-
-    COMPLETED = "completed"
-    REFUSED = "refused"
-    CLIENT_GONE = "client_gone"
-    FAILED_BEFORE_HEAD = "failed_before_head"
-    FAILED_MIDSTREAM = "failed_midstream"
-
-
-@dataclass(frozen=True, slots=True)
-class RelayRequest:
-    """What is sent: ``target`` is the raw path and query, ``body`` the whole body as it came.
-
-    ``repeatable``: no harm is done if a replica gets it twice. It may be sent anew over a fresh connection where a kept one turns out to
-    be closed, and its head is held back (see the module).
-    """
-
-    base_url: str
-    method: bytes
-    target: bytes
-    headers: Headers
-    body: bytes
-    repeatable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RelayHooks:
-    """Called synchronously on the way; each must be cheap and must not raise.
-
-    ``on_head`` gets the status before the client does, ``on_first_byte`` comes at the first body byte, ``on_progress`` gets the output
-    tokens so far (over all choices) after each read of a stream that brought some.
-    """
-
-    on_head: Callable[[int], None] | None = None
-    on_first_byte: Callable[[], None] | None = None
-    on_progress: Callable[[int], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RelayResult:
-    """What happened. Times are the injected clock's seconds, None where it did not happen.
-
-    ``started`` says whether the client saw a response head. ``bytes_sent`` counts body bytes. ``tokens_seen`` is an estimate until
-    ``usage`` is there. ``kept`` is the whole answer of a replica that refused, None where it is too long to keep.
-    ``stream_done`` and ``stream_failed`` tell of ``[DONE]`` and an error event of the engine. ``first_token_s`` is
-    the first event with choices, and of a body that is no stream its first byte.
-    """
-
-    ended: RelayEnd
-    sent_s: float = 0.0  # when it was begun
-    started: bool = False
-    status: int | None = None
-    bytes_sent: int = 0
-    error: UpstreamError | None = None
-    kept: Answer | None = None
-    is_stream: bool = False
-    stream_done: bool = False
-    stream_failed: bool = False
-    usage: Usage | None = None
-    finish_reasons: tuple[str, ...] = ()
-    tokens_seen: int = 0
-    events_seen: int = 0  # of a stream, those that carried content
-    fingerprint: str | None = None  # the engine's system_fingerprint, where a stream told it
-    answer_id: str | None = None  # of an answer that the engine may keep
-    unfinished: bool = False  # the engine goes on working on it
-    first_byte_s: float | None = None
-    first_token_s: float | None = None
-    last_byte_s: float | None = None
-
-    @property
-    def failure(self) -> str | None:
-        """How the replica failed, in a word or two; None where it did not."""
-        if self.error is not None:
-            return str(self.error)
-        return f"status {self.status}" if self.ended is RelayEnd.REFUSED else None
 
 
 class _Relay:
@@ -128,7 +49,8 @@ class _Relay:
         self._stream: StreamObserver | None = None
         self._body: BodyTail | None = None
         self._stripper: UsageStripper | None = None
-        self._last_sent = b""
+        self._last_sent = self._unsent = b""  # ``_unsent``: looked at, and waiting for room
+        self._write_now: Callable[[bytes], bool] | None = None
         self._first_byte_s: float | None = None
         self._first_token_s: float | None = None
         self._last_byte_s: float | None = None
@@ -193,28 +115,52 @@ class _Relay:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _copy(self, response: UpstreamResponse, first: bytes | None) -> None:
-        read, send, now_s = response.read, after_head(self._send), self._clock.now_s
-        stream, body, stripper, on_progress = self._stream, self._body, self._stripper, self._hooks.on_progress
+        """The pieces of a stream are passed on in the callback that brings them, as long as the client takes them."""
+        read, send = response.read, after_head(self._send)
+        self._write_now = after_head_now(self._send) if self._is_stream else None
         data = await read() if first is None else first
         while data:
-            self._last_byte_s = now_s()
-            if self._first_byte_s is None:
-                self._note_first_byte()
-            if stream is not None:
-                stream.feed(data)
-                if self._first_token_s is None and stream.first_content:
-                    self._first_token_s = self._last_byte_s
-                if on_progress is not None and stream.first_content:
-                    on_progress(stream.tokens_seen)
-                if stripper is not None:
-                    data = stripper.feed(data)
-            elif body is not None:
-                body.feed(data)
+            data = self._look(data)
             if data:  # the stripper may have taken all of it
-                self._last_sent = data
-                self._bytes_sent += len(data)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            while self._write_now is not None:
+                await response.pour(self._pass_now)
+                if not self._unsent:
+                    break
+                data, self._unsent = self._unsent, b""
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             data = await read()
+
+    def _look(self, data: bytes) -> bytes:
+        """Look at a read and note what it tells; returns what the client gets of it."""
+        self._last_byte_s = self._clock.now_s()
+        if self._first_byte_s is None:
+            self._note_first_byte()
+        stream = self._stream
+        if stream is not None:
+            stream.feed(data)
+            if stream.first_content:
+                if self._first_token_s is None:
+                    self._first_token_s = self._last_byte_s
+                if self._hooks.on_progress is not None:
+                    self._hooks.on_progress(stream.tokens_seen)
+            if self._stripper is not None:
+                data = self._stripper.feed(data)
+        elif self._body is not None:
+            self._body.feed(data)
+        if data:
+            self._last_sent = data
+            self._bytes_sent += len(data)
+        return data
+
+    def _pass_now(self, data: bytes) -> bool:
+        """Pass a read on from the callback that brought it; False where the client has no room for more."""
+        assert self._write_now is not None
+        data = self._look(data)
+        if not data or self._write_now(data):
+            return True
+        self._unsent = data
+        return False
 
     def _note_first_byte(self) -> None:
         self._first_byte_s = self._last_byte_s
@@ -275,7 +221,7 @@ async def relay(
     request: RelayRequest,
     *,
     clock: Clock,
-    hooks: RelayHooks = RelayHooks(),
+    hooks: RelayHooks = NO_HOOKS,
     strip_usage: bool = False,
     fingerprint: str = "",
     extra_headers: Headers | None = None,
@@ -292,7 +238,7 @@ async def relay(
     stripper = UsageStripper(fingerprint) if strip_usage else None
     state = _Relay(send, clock, hooks, stripper=stripper, extra_headers=extra_headers or [], form=form)
     ended = RelayEnd.CLIENT_GONE
-    with ClientWatch(receive) as watch:
+    with ClientWatch(receive, link_of(send)) as watch:
         try:
             ended = await state.run(upstream, request, watch, refuse_statuses)
         except OSError:  # what ASGI servers of spec 2.4 raise from send once the client has left

@@ -11,7 +11,8 @@ from urllib.parse import quote
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import AWAITED_PHASES
 from proxy.ports import Headers, Receive, Send, UpstreamError
-from proxy.serving.relay import RelayEnd, RelayRequest, RelayResult, relay
+from proxy.serving.relay import relay
+from proxy.serving.relay_result import RelayEnd, RelayRequest, RelayResult
 from proxy.serving.services import Scope, Services, send_answer, target_of
 from proxy.serving.stored_responses import Home
 from proxy.serving.whole_answer import read_answer

@@ -20,7 +20,8 @@ import uvloop
 
 from proxy.adapters.upstream import HttpUpstream
 from proxy.ports import Clock
-from proxy.serving.relay import Receive, RelayHooks, RelayRequest, Send, relay
+from proxy.serving.relay import Receive, Send, relay
+from proxy.serving.relay_result import RelayHooks, RelayRequest
 
 EVENT = (
     b'data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1764400000,"model":"m",'

@@ -4,9 +4,12 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
+
+from proxy.adapters.http_protocol import BoundedHttpProtocol, ConnectionRules
 
 
 class Peer:
@@ -151,10 +154,12 @@ def dechunk(body: bytes) -> tuple[bytes, bool]:
 
 
 @asynccontextmanager
-async def asgi_server(app: Any) -> AsyncIterator[int]:
-    """Serve ``app`` with uvicorn (httptools) on this loop; yields the port."""
+async def asgi_server(app: Any, *, ours: bool = False) -> AsyncIterator[int]:
+    """Serve ``app`` with uvicorn (httptools) on this loop, ``ours``: by the protocol that kvgate's ports have; yields the port."""
+    rules = ConnectionRules(64 * 1024, 60.0, 60.0, lambda _: None, lambda: False)
+    http: Any = partial(BoundedHttpProtocol, lambda: rules) if ours else "httptools"
     config = uvicorn.Config(
-        app, http="httptools", lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False
+        app, http=http, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False
     )
     async with served(config) as port:
         yield port

@@ -223,7 +223,7 @@ async def proxying(
         await until(lambda: not services.loading(), "the tokenizers")
         endpoints = Endpoints(services)
         try:
-            async with asgi_server(endpoints) as port:
+            async with asgi_server(endpoints, ours=True) as port:
                 yield RunningProxy(services, endpoints, Wire(port), records)
         finally:
             died = [task for task in (*watching, *services.replicas.tasks) if task.done()]

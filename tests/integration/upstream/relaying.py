@@ -7,14 +7,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
-from proxy.ports import Receive, Send
-from proxy.serving.relay import RelayEnd, RelayRequest, RelayResult, relay
+from proxy.ports import ClientLink, Message, Receive, Send
+from proxy.serving.client import link_in
+from proxy.serving.relay import relay
+from proxy.serving.relay_result import RelayEnd, RelayRequest, RelayResult
 from tests.support.upstream_servers import Peer, Script, ScriptedUpstream, asgi_server, post, read_response
 
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 USAGE = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2}}\n\n'
+
+LINKED = True  # whether the server offers its shorter way to the client
 
 
 def token(text: str, finish: str | None = None) -> bytes:
@@ -40,6 +44,17 @@ class Ticks:
         return self.t
 
 
+class Linked:
+    """A ``send`` that carries the server's shorter way to the client, as the one of a request does."""
+
+    def __init__(self, send: Send, link: ClientLink | None) -> None:
+        self.rest, self.link = send, link
+        self.rest_now = None if link is None else link.write_now
+
+    async def __call__(self, message: Message) -> None:
+        await self.rest(message)
+
+
 class App:
     """Relays everything to one upstream; a relay that left the client without a head is answered 502."""
 
@@ -57,7 +72,8 @@ class App:
             more = message["more_body"]
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         request = RelayRequest(self.url, scope["method"].encode(), target, scope["headers"], body)
-        result = await relay(receive, send, self.upstream, request, clock=Ticks(), **self.options)
+        linked = Linked(send, link_in(scope))
+        result = await relay(receive, linked, self.upstream, request, clock=Ticks(), **self.options)
         self.results.put_nowait(result)
         if not result.started and result.ended is not RelayEnd.CLIENT_GONE:
             await send({"type": "http.response.start", "status": 502, "headers": [(b"content-length", b"0")]})
@@ -86,7 +102,7 @@ async def relaying(script: Script, limits: UpstreamLimits | None = None, **optio
     upstream = HttpUpstream(limits)
     async with ScriptedUpstream.running(script) as server:
         app = App(upstream, server.url, options)
-        async with asgi_server(app) as port:
+        async with asgi_server(app, ours=LINKED) as port:
             yield Setup(server, app, port)
             # nothing may still be in use: whatever is open waits in the pool, and no watcher outlives its request
             await until(lambda: all(part.count("open=") == 0 or is_idle(part) for part in repr(upstream).split(", ")))

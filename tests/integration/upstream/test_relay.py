@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from proxy.serving.relay import RelayEnd, RelayHooks
+from proxy.serving.relay_result import RelayEnd, RelayHooks
 from proxy.wire.answer_usage import Usage
 from tests.integration.upstream.relaying import (
     DONE,
@@ -20,6 +20,8 @@ from tests.integration.upstream.relaying import (
     until,
 )
 from tests.support.upstream_servers import Peer, dechunk
+
+pytestmark = pytest.mark.usefixtures("either_way")
 
 
 async def test_a_json_answer_is_copied_and_read() -> None:

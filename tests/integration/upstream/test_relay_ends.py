@@ -8,7 +8,8 @@ import pytest
 
 from proxy.adapters.upstream import HttpUpstream, UpstreamLimits
 from proxy.ports import Message, Receive, Send
-from proxy.serving.relay import RelayEnd, RelayRequest, RelayResult, relay
+from proxy.serving.relay import relay
+from proxy.serving.relay_result import RelayEnd, RelayRequest, RelayResult
 from proxy.wire.answer_forms import OPENAI
 from proxy.wire.answer_usage import Usage
 from tests.integration.upstream.relaying import (
@@ -26,6 +27,8 @@ from tests.integration.upstream.relaying import (
     until,
 )
 from tests.support.upstream_servers import Peer, ScriptedUpstream, dechunk, post, read_response
+
+pytestmark = pytest.mark.usefixtures("either_way")
 
 CUT_OFF = OPENAI.cut_off(b"")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.adapters.upstream_exchange import HEAD_BYTES_MAX
+from proxy.adapters.upstream_head import HEAD_BYTES_MAX
 from proxy.ports import UpstreamError
 from tests.integration.upstream.exchanging import CHUNKED, OK, answering, client, once, post, read_all
 from tests.support.upstream_servers import Peer, ScriptedUpstream

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.fingerprints import Fingerprints
-from proxy.serving.relay import RelayEnd, RelayResult
+from proxy.serving.relay_result import RelayEnd, RelayResult
 from proxy.wire.call import CallKind
 
 
