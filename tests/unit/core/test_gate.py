@@ -58,17 +58,6 @@ def filled(rules: Policy | None = None, *replicas: str) -> Gate:
     return gate
 
 
-def test_what_was_forecast_of_a_request_goes_when_it_has_its_place() -> None:
-    """Ten thousand open streams would keep 30 MB of it; who waits still has it."""
-    gate = filled()
-    gate.handle(Arrive(quarter("held")), 1.0)
-    assert [len(entry.curves) for entry in gate.queue.entries()] == [1]
-    for index in range(4):
-        opened = gate.leases.get(f"run{index}")
-        assert opened is not None
-        assert opened.entry.curves == {}
-
-
 def test_the_usual_life() -> None:
     gate = gate_of("r0")
     (reserve,) = gate.handle(Arrive(quarter("a")), 0.0)
