@@ -9,6 +9,14 @@ over about the last ``ERRORS_KEPT`` comparisons of each horizon, the largest of 
 the errors normal and of unit variance, the scale would be 1. It multiplies the margin (``core.feedback``) and never lowers it: that a
 forecast was too wide shows in its outcomes.
 
+Of several proxies each sees only what became of its own requests, a share ``w`` of the replica's variance, while the margin is for all of
+them. What the others' forecasts were off by is taken to be as they said, normal, of unit variance and apart from ours, so that
+
+    e = sqrt(w) * e_own + sqrt(1 - w) * N        2 * E[ max(e, 0)^2 ] = 2 * ((a^2 + b^2) * PHI(a / b) + a * b * phi(a / b))
+
+with ``a`` and ``b`` the two parts counts in the place of ``2 * max(e, 0)^2``, which it is for w = 1. (Compared by itself, a quarter of the
+requests has a longer tail upwards than all: four proxies of the same traffic held margins up to twice that of one.)
+
 Regimes. Independent lengths of a known class: 1. Ends that hang together (copies of one prompt, a shift of the traffic that the
 class has not learned yet): above 1 until the class has learned. Few comparisons: drawn to 1. Idle: nothing is compared.
 
@@ -18,7 +26,7 @@ the step clock's guess until they end.
 
 from collections import deque
 from dataclasses import dataclass
-from math import sqrt
+from math import erf, exp, pi, sqrt
 
 import numpy as np
 
@@ -40,6 +48,7 @@ class _Forecast:
     sigma_blocks: float
     bound_blocks: float  # what it was to stay within, at the margin in force
     leases: tuple[Lease, ...]
+    share: float  # of the replica's variance that is theirs
 
 
 class Calibration:
@@ -89,15 +98,24 @@ class Calibration:
         for ahead, interval, waiting in zip(HORIZONS_STEPS, self._intervals, self._waiting, strict=True):
             sigma = sqrt(max(0.0, float(variance[interval])) + float(common[interval]) ** 2)
             sigma, expected = max(sigma, SIGMA_BLOCKS_MIN), float(mean[interval])
-            waiting.append(_Forecast(steps + ahead, expected, sigma, expected + z * sigma, leases))
+            share = self._share(ledger, sigma, interval)
+            waiting.append(_Forecast(steps + ahead, expected, sigma, expected + z * sigma, leases, share))
+
+    @staticmethod
+    def _share(ledger: Ledger, sigma_blocks: float, interval: int) -> float:
+        if ledger.peers is None:
+            return 1.0
+        _, variance, _, common = ledger.totals[:, interval].tolist()
+        everybodys = float(max(variance + common * common, SIGMA_BLOCKS_MIN * SIGMA_BLOCKS_MIN))
+        return min(1.0, sigma_blocks * sigma_blocks / everybodys)
 
     def _compare(self, horizon: int, forecast: _Forecast, ledger: Ledger, steps: float) -> None:
         held = sum(
             ledger.blocks_at(lease.demand, ledger.tokens_out(lease, steps)) for lease in forecast.leases if not lease.ended
         )
-        above = max(0.0, (held - forecast.mean_blocks) / forecast.sigma_blocks)
+        square = square_above((held - forecast.mean_blocks) / forecast.sigma_blocks, forecast.share)
         keep = 1.0 - 1.0 / ERRORS_KEPT
-        self._squares[horizon] = keep * self._squares[horizon] + 2.0 * above * above
+        self._squares[horizon] = keep * self._squares[horizon] + square
         self._counts[horizon] = keep * self._counts[horizon] + 1.0
         self.compared += 1
         (self.covered_total if held <= forecast.bound_blocks else self.exceeded_total)[horizon] += 1
@@ -112,3 +130,17 @@ class Calibration:
         for waiting in self._waiting:
             waiting.clear()
         self._taken_steps = float("-inf")
+
+
+def square_above(error: float, share: float) -> float:
+    """Twice the expected square above zero of a sum's error, in standard deviations, of which ``error`` is that of a ``share`` of its
+    variance.
+    """
+    if share >= 1.0:
+        above = max(0.0, error)
+        return 2.0 * above * above
+    ours, others = sqrt(share) * error, sqrt(1.0 - share)
+    ratio = ours / others
+    below = (1.0 + erf(ratio / sqrt(2.0))) / 2.0
+    density = exp(-ratio * ratio / 2.0) / sqrt(2.0 * pi)
+    return 2.0 * ((ours * ours + others * others) * below + ours * others * density)

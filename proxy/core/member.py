@@ -8,12 +8,12 @@ takes the calls to make from ``take_calls`` and feeds the gate the events that t
   does not know of how many it is one, and when it begins anew, reservations wait for the store, no longer than it is given for one call;
 - a *reservation* is one call. One that failed counts as granted where the proxy's own share has room for it, else as refused; nobody knows
   what the store made of it, and the next rewrite, which answers for its number, settles it either way;
-- a *rewrite* puts the row of a replica in the place of what the store had of it: ``FREED_S`` after room came free, within ``rewrite_s`` of
-  any other change, and thrice in a lease at the least, oftener where another holds the record;
-  one at a time for each replica. It tells what the others have, and the record;
+- a *rewrite* puts the row of a replica in the place of what the store had of it: soon after room came free (``core.soon``), and before a
+  reservation there, which may be for that room; within ``rewrite_s`` of any other change, and thrice in a lease at the least, oftener where
+  another holds the record; one at a time for each replica. It tells what the others have, and the record;
 - *scrapes* are taken by the holder of the replica's record; by anybody once the record is older than a scrape lease. Whoever took one
   publishes the record, and learns from the answer whether it holds it;
-- *heads* of the queue are published ``FREED_S`` after others came to be the heads, and anew every ``rewrite_s`` while any waits;
+- *heads* of the queue are published soon after others came to be the heads, and anew every ``rewrite_s`` while any waits;
 - FENCED: given up by the store, it begins anew. UNKNOWN: the store has no record, so it publishes its own.
 
 Fails: the answer to a reservation that comes after its time-out is not heard; the row says what the gate made of it.
@@ -27,14 +27,13 @@ from proxy.core.policy import Policy
 from proxy.core.published_heads import PublishedHeads
 from proxy.core.shared import Answer, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.sharing import StoreClock, Touch
+from proxy.core.soon import HEADS, Soon
 from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 
-FREED_S = 0.02  # several ends of one step are told together
 SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
 UNTOLD = -1  # a change that the store does not have
 RENEWALS = 3.0  # of a row in one lease
 RECORDS_HEARD = 4.0  # by those who do not hold it, in one scrape lease
-NO_EPOCH = 0  # the store never gave it
 
 
 class Member:
@@ -61,7 +60,7 @@ class Member:
         self._number = 0
         self._beat_s = now_s
         self._written: dict[str, tuple[int, float]] = {}  # by replica: which of its changes the store has, and since when
-        self._freed: set[str] = set()
+        self._soon = Soon()  # replicas with room that the store does not know of, and ``HEADS``
         self._heads = PublishedHeads(gate, self.several, name)
         self._records: dict[str, Record] = {}
         self._others: dict[str, Others] = {}
@@ -92,20 +91,20 @@ class Member:
             self._ask(CallRegister(self.name))
         else:
             for replica in list(self.gate.fleet.books):
-                if replica in self._freed or (every and self._stale(replica, now_s)):
+                if self._soon.due(replica, now_s) or (every and self._stale(replica, now_s)):
                     self._rewrite(replica, now_s)
             self._calls += self._heads.calls(now_s, every=every)
-        self.due_s = self._beat_s
+            self._soon.told(HEADS, now_s)
+        self.due_s = min(self._beat_s, self._soon.put_off(now_s, self.gate.fleet.books))
 
     def freed(self, replica: str, now_s: float) -> None:
         """A lease on the replica ended."""
-        self._freed.add(replica)
-        self.due_s = min(self.due_s, now_s + FREED_S)
+        self.due_s = min(self.due_s, self._soon.changed(replica, now_s))
 
     def waiting(self, now_s: float) -> None:
         """The gate has taken in an event: others may have come to be the heads of its queue."""
         if self._heads.changed:
-            self.due_s = min(self.due_s, now_s + FREED_S)
+            self.due_s = min(self.due_s, self._soon.changed(HEADS, now_s))
 
     def reserve(self, effect: Reserve, now_s: float) -> list[Event]:
         """The gate wants a place: one call; granted at once while the store is out of touch, or where it goes whether it fits or not."""
@@ -125,8 +124,10 @@ class Member:
         self._number = lease.store_number = self._number + 1
         share = self._share(lease.replica, now_s)
         steps = self._steps(lease.replica, now_s)
-        ask = ReserveAsk(lease.replica, self.name, self._epoch or NO_EPOCH, self._number, effect.row, steps, effect.rank, share)
+        ask = ReserveAsk(lease.replica, self.name, self._epoch or 0, self._number, effect.row, steps, effect.rank, share)
         call = self.reserving[effect.request_id] = CallReserve(ask, effect.request_id, lease)
+        if lease.replica in self._soon:  # the room may be what we had there: the store is to know of it first
+            self._rewrite(lease.replica, now_s)
         self._calls.append(call)
 
     def _begin(self, now_s: float) -> None:
@@ -159,10 +160,10 @@ class Member:
                 return self._settled(call, reply, now_s)
             case CallRewrite(), RewriteReply():
                 return self._rewritten(call, reply, asked_s, now_s)
+            case CallHeads(), None:
+                return []
             case CallPublish(), bool():
                 self._published(call.record, held=reply)
-            case CallHeads(), None:
-                pass
             case CallRegister(), int():
                 self._epoch = reply
                 self._written.clear()
@@ -193,7 +194,7 @@ class Member:
             self._begin_anew(now_s)
         elif reply.answer is Answer.UNKNOWN:
             self._publish(call.ask.replica, now_s)
-        told = [] if reply.others is None else self._told(reply.others, now_s)
+        told = self._told(reply.others, now_s)
         return [*told, Refused(call.request_id, reply.answer, reply.retry_s)]
 
     def _unsettled(self, call: CallReserve, now_s: float) -> list[Event]:
@@ -219,7 +220,7 @@ class Member:
         book, record = self.several.book(replica), self._records.get(replica)
         if book is None or self._epoch is None or (CallRewrite, replica) in self._asking:
             return
-        self._freed.discard(replica)
+        self._soon.told(replica, now_s)
         changes, number = book.book.ledger.own_changes, 0 if record is None else record.number
         upto = self._upto(replica)
         row, steps = book.row(now_s, upto), self._steps(replica, now_s)
@@ -241,8 +242,7 @@ class Member:
             self._publish(replica, now_s)
         elif reply.answer is Answer.GRANTED and call.ask.epoch == self._epoch:
             self._written[replica] = call.changes, asked_s
-            if reply.others is not None:
-                told += self._told(reply.others, now_s)
+            told += self._told(reply.others, now_s)
             if not self._written.keys() >= self.gate.fleet.books.keys():
                 return told
             self._begin(now_s)
@@ -255,7 +255,9 @@ class Member:
         self._epoch, self._parked = None, self._parked or []
         self._beat_s = self.due_s = now_s
 
-    def _told(self, others: Others, now_s: float) -> list[Event]:
+    def _told(self, others: Others | None, now_s: float) -> list[Event]:
+        if others is None:
+            return []
         self._others[others.replica] = others
         return [PeersTold(others, self._steps(others.replica, now_s))] if self.touch.sharing else []
 
@@ -281,8 +283,6 @@ class Member:
             return []
         self.holds.discard(record.replica)
         return [RecordTold(record, self.store_s(now_s))]
-
-    # ---- helpers
 
     def _ask(self, call: StoreCall) -> None:
         """Make a call unless one of its kind is under way."""

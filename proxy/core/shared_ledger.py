@@ -138,6 +138,7 @@ class SharedLedger:
             return ReserveReply(answer, now_s, account.others(ask.proxy), account.free_blocks(), retry_s)
         account.grant(ask.proxy, ask.epoch, ask.number, ask.row, ask.anchor_steps, now_s)
         self._heads[ask.replica].granted(ask.proxy, ask.rank)
+        self._offer_rest(account, ask.replica, now_s)
         return ReserveReply(answer, now_s)
 
     def _answer(self, account: ReplicaAccount, ask: ReserveAsk, now_s: float) -> tuple[Answer, float]:
@@ -179,9 +180,7 @@ class SharedLedger:
             return RewriteReply(Answer.STALE, now_s, record=record)
         self._proxies_expected = max(self._proxies_expected, ask.proxies_known)
         account.rewrite(ask.proxy, ask.epoch, ask.upto, ask.row, ask.anchor_steps, now_s)
-        offered = self._heads[ask.replica].to_offer(account, now_s)
-        if offered is not None:
-            self._offer(offered, ask.replica)
+        offered = self._offer_rest(account, ask.replica, now_s)
         told = () if offered is None else (offered.proxy,)
         return RewriteReply(Answer.GRANTED, now_s, account.others(ask.proxy), record, told)
 
@@ -194,6 +193,13 @@ class SharedLedger:
         if account is None or proxy not in self._epochs or not all(account.shaped(head.row) for head in heads):
             return
         self._heads[replica].publish(proxy, heads, now_s)
+
+    def _offer_rest(self, account: ReplicaAccount, replica: str, now_s: float) -> PublishedHead | None:
+        """Offer what is free on a replica to whoever is to have it."""
+        offered = self._heads[replica].to_offer(account, now_s)
+        if offered is not None:
+            self._offer(offered, replica)
+        return offered
 
     def _offer(self, published: PublishedHead, replica: str) -> None:
         self._offers.setdefault(published.proxy, []).append(replica)

@@ -178,14 +178,13 @@ class Sharing:
     # ---- calls
 
     def _make_calls(self) -> None:
-        rewrites = []
-        for call in self.member.take_calls():
-            if isinstance(call, CallRewrite):
-                rewrites.append(call)
-            else:
-                self._start(self._make([call]))
-        if rewrites:
+        calls = self.member.take_calls()
+        rewrites = [call for call in calls if isinstance(call, CallRewrite)]
+        if rewrites:  # first: a reservation may be for the room that they tell of
             self._start(self._make(rewrites))
+        for call in calls:
+            if not isinstance(call, CallRewrite):
+                self._start(self._make([call]))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -62,23 +62,36 @@ local function rank_of(packed)
   return r
 end
 
--- Every head that may hold somebody up, the best first, to be compared with a newcomer's rank if there is one; and all that are not dead, who
--- are swept out.
-local function live_heads(newcomer)
-  local packed, all, live = redis.call('HGETALL', HEADS), {}, {}
-  for i = 1, #packed, 2 do
-    local h = head_of(packed[i], packed[i + 1])
-    if alive(h) then all[#all + 1] = h else drop_head(h.field) end
-    if alive(h) and h.passed == -huge then live[#live + 1] = h end
+-- Of these heads every one that may hold somebody up, the best first, to be compared with a newcomer's rank if there is one.
+local function in_order(all, newcomer)
+  local live = {}
+  for i = 1, #all do
+    if all[i].passed == -huge then live[#live + 1] = all[i] end
   end
   level(all, newcomer)
   table.sort(live, before)
-  return live, all
+  return live
+end
+
+-- The same of all that wait for the replica, and all that are not dead, who are swept out.
+local function live_heads(newcomer)
+  local packed, all = redis.call('HGETALL', HEADS), {}
+  for i = 1, #packed, 2 do
+    local h = head_of(packed[i], packed[i + 1])
+    if alive(h) then all[#all + 1] = h else drop_head(h.field) end
+  end
+  return in_order(all, newcomer), all
 end
 
 local function head_fits(a, h, packed)
   if is_empty(a) then return true end
   return seats_free(a, h.sequences) and fits(a, counted(a, packed))
+end
+
+-- Whether a newcomer, as it counts in the total, would keep a head that does not fit now from starting when its proxy has promised.
+local function delays(a, newcomer, h, packed)
+  if not seats_free(a, h.sequences + newcomer[2]) then return true end
+  return not fits_beside(a, newcomer, {struct.unpack(a.format, packed, 9)}, h.ready)
 end
 
 -- Whether a head let its offer go by; it is marked so.
@@ -96,4 +109,34 @@ local function offer(h)
   save_head(h)
   redis.pcall('PUBLISH', ARGV[3] .. h.proxy, ARGV[4])
   return h.proxy
+end
+
+-- Whether a head that fits would keep one of another proxy from its room among better ones that do not fit.
+local function held_back(a, h, row, waiting)
+  local newcomer
+  for i = 1, #waiting do
+    if waiting[i].proxy ~= h.proxy then
+      newcomer = newcomer or counted(a, row)
+      if delays(a, newcomer, waiting[i], waiting[i].row) then return true end
+    end
+  end
+  return false
+end
+
+-- Offer what is free to the best head that would be granted its place now. Returns its proxy; nil where there is none or it was offered before.
+local function offer_rest(a, heads)
+  local waiting = {}
+  for i = 1, math.min(#heads, HEADS_LOOKED_AT) do
+    local h = heads[i]
+    local row = redis.call('HGET', HEADROWS, h.field)
+    if row and shaped(a, row) then
+      if not head_fits(a, h, row) then
+        h.row = row
+        waiting[#waiting + 1] = h
+      elseif not passed_over(h) and not held_back(a, h, row, waiting) then
+        return offer(h)
+      end
+    end
+  end
+  return nil
 end

@@ -39,10 +39,7 @@ for i = 1, math.min(#heads, HEADS_LOOKED_AT) do
         h.offered = -huge
         save_head(h)
       end
-      if not seats_free(a, h.sequences + newcomer[2])
-        or not fits_beside(a, newcomer, {struct.unpack(a.format, row, 9)}, h.ready) then
-        return refuse('head', OFFER_S)
-      end
+      if delays(a, newcomer, h, row) then return refuse('head', OFFER_S) end
     elseif not passed_over(h) then
       offer(h)
       return refuse('head', OFFER_S)
@@ -67,8 +64,10 @@ redis.call('HSET', ROWS, grant_field(proxy, number), packed)
 local numbers = (entry and entry.numbers or '') .. struct.pack('<d', number)
 save_entry(proxy, epoch, entry and entry.upto or -1, numbers)
 save_total(a)
+local others = {}
 for i = 1, #waiting do
   local h = waiting[i]
-  if h.proxy == proxy and h.key == rank.key and h[3] == rank[3] then drop_head(h.field) end
+  if h.proxy == proxy and h.key == rank.key and h[3] == rank[3] then drop_head(h.field) else others[#others + 1] = h end
 end
+offer_rest(a, in_order(others))
 return {'granted', struct.pack('<dddd', NOW, 0, 0, 0), ''}

@@ -48,13 +48,4 @@ for i = 1, #settled do redis.call('HDEL', ROWS, settled[i]) end
 save_total(a)
 if tonumber(ARGV[10]) > expected then redis.call('HSET', POOL, 'expected', ARGV[10]) end
 
--- The best head that fits now is told, unless it was.
-local offered, heads = '', live_heads()
-for i = 1, math.min(#heads, HEADS_LOOKED_AT) do
-  local row = redis.call('HGET', HEADROWS, heads[i].field)
-  if row and shaped(a, row) and head_fits(a, heads[i], row) and not passed_over(heads[i]) then
-    offered = offer(heads[i]) or ''
-    break
-  end
-end
-return {'granted', struct.pack('<dd', NOW, a.anchor), told, record, record_number, offered}
+return {'granted', struct.pack('<dd', NOW, a.anchor), told, record, record_number, offer_rest(a, (live_heads())) or ''}

@@ -2,10 +2,12 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from proxy.core.book import Book
-from proxy.core.calibration import EVERY_STEPS, HORIZONS_STEPS, SCALE_MAX, Calibration
+from proxy.core.calibration import EVERY_STEPS, HORIZONS_STEPS, SCALE_MAX, Calibration, square_above
+from proxy.core.shared import Load, row_of
 from tests.support.builders import book, demand, lease_of
 
 
@@ -85,3 +87,22 @@ def test_bounds_that_held_are_told_from_those_that_did_not(tokens: int, told: tu
     here.calibration.look(here.ledger, 3.0)
     assert (here.calibration.covered_total[0], here.calibration.exceeded_total[0]) == told
     assert here.calibration.compared == 1
+
+
+def test_an_error_of_a_share_counts_as_the_expected_square_of_the_whole() -> None:
+    rng = random.Random(3)
+    for error, share in ((0.0, 0.25), (1.0, 0.25), (-2.0, 0.5), (4.0, 0.25), (3.0, 0.9)):
+        wholes = [share**0.5 * error + (1.0 - share) ** 0.5 * rng.gauss(0.0, 1.0) for _ in range(40_000)]
+        expected = 2.0 * sum(max(0.0, whole) ** 2 for whole in wholes) / len(wholes)
+        assert square_above(error, share) == pytest.approx(expected, rel=0.05, abs=0.02)
+    assert square_above(1.5, 1.0) == pytest.approx(4.5)
+    assert square_above(-1.5, 1.0) == 0.0
+
+
+def test_requests_that_outlive_their_forecast_count_less_beside_those_of_other_proxies() -> None:
+    alone, beside = taught(), taught()
+    curves = np.zeros((4, len(beside.grid)))
+    curves[0], curves[1], curves[2] = 500.0, 40_000.0, 2_000.0
+    beside.ledger.told(row_of(Load(leases=100.0, sequences=100.0), curves), beside.clock.steps)
+    widened = play(alone, [1500] * 4, 1).scale
+    assert 1.0 <= play(beside, [1500] * 4, 1).scale < widened

@@ -13,6 +13,7 @@ from proxy.core.policy import Policy
 from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
 from proxy.core.shared import Answer, Load, Rank, ReserveReply, load_of, row_of
 from proxy.core.shared_ledger import SharedLedger
+from proxy.core.soon import TOGETHER_S
 from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 from tests.support.builders import demand
 
@@ -181,7 +182,7 @@ def test_heads_are_published_soon_and_taken_back() -> None:
     second.gate.handle(Arrive(demand("big", prompt=1590)), 0.6)  # 100 blocks: it has the whole replica
     second.gate.handle(Arrive(demand("held", prompt=800)), 0.6)
     second.member.waiting(0.6)
-    assert second.member.due_s == pytest.approx(0.62)
+    assert second.member.due_s == pytest.approx(0.6 + TOGETHER_S)
     second.member.beat(0.62)
     (call,) = (call for call in second.member.take_calls() if isinstance(call, CallHeads))
     assert [head.head_id for head in call.heads] == ["held"]
@@ -257,7 +258,7 @@ def test_freed_room_is_told_sooner_than_anything_else() -> None:
     side.member.beat(now_s)
     side.carry(now_s)
     side.member.freed("r0", now_s + 0.01)
-    assert side.member.due_s == now_s + 0.01 + 0.02
+    assert side.member.due_s == pytest.approx(now_s + 0.01 + TOGETHER_S)
     side.member.beat(side.member.due_s)
     (call,) = side.member.take_calls()
     assert isinstance(call, CallRewrite)
