@@ -111,7 +111,9 @@ class Wire:
     ) -> Exchange:
         """Send a request. ``length`` announces another body length than that of ``body``."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        fields = {"host": f"127.0.0.1:{self.port}", "connection": "close", "content-type": "application/json"} | dict(headers or {})
+        fields = {"host": f"127.0.0.1:{self.port}", "connection": "close", "content-type": "application/json"} | dict(
+            headers or {}
+        )
         fields["content-length"] = str(len(body) if length is None else length)
         head = "\r\n".join(
             [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items() if value), "", ""]
