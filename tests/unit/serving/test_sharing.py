@@ -65,7 +65,7 @@ async def test_room_that_came_free_is_seen_elsewhere_within_20_ms(
     await ask_for(b, 2)
     assert b.placed() == ["q0"]
     await a.finish("q0")
-    assert a.member.due_s - clock.now_s() == pytest.approx(0.02)
+    assert a.member.due_s - clock.now_s() <= 0.02
     clock.advance(0.02)
     await a.beat()
     clock.advance(0.1)
