@@ -16,6 +16,8 @@ from itertools import islice
 
 from tokenizers import Tokenizer
 
+from proxy.adapters.fast_encoder import Encode, fast_encoder
+
 ID_BYTES = array("I").itemsize
 # What a remembered segment costs beside its characters and ids: dict slot, list links, two object headers.
 _ENTRY_BYTES = 250
@@ -51,8 +53,15 @@ class SegmentEncoder:
         self._cache_bytes = 0
         self._lock = threading.Lock()
         self._special_ids, self._cut = _plain_specials(tokenizer)
+        self._fast: Encode | None = None
         self.bytes_bound = self._is_bounded()
         self.splits = cache_bytes_max > 0 and self._cut is not None and self._proves()
+        self._fast = fast_encoder(tokenizer, [*EXPANDING, *self._probes()])
+
+    @property
+    def fast(self) -> bool:
+        """Whether text is encoded so fast that the way to a thread would take longer."""
+        return self._fast is not None
 
     @property
     def cache_bytes(self) -> int:
@@ -86,6 +95,8 @@ class SegmentEncoder:
         return b"".join(ids for ids in found if ids is not None)
 
     def _encode_all(self, texts: list[str]) -> list[bytes]:
+        if self._fast is not None:
+            return self._fast(texts)
         # encode_batch_fast releases the GIL, encode does not
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [array("I", encoding.ids).tobytes() for encoding in encodings]
@@ -110,10 +121,7 @@ class SegmentEncoder:
 
     def _proves(self) -> bool:
         """Whether cutting gives the ids of the whole on the probes, between, before and after special tokens."""
-        specials = list(islice(self._special_ids, 4))
-        texts = [first + special + second for special in specials for first in PROBES for second in (PROBES[3], first)]
-        texts += [special.join(PROBES) + special for special in specials]
-        texts += ["".join(specials), *PROBES]
+        texts = self._probes()
         whole = self._encode_all(texts)
         self.splits = True
         same = all(self.encode(text) == ids for text, ids in zip(texts, whole, strict=True))
@@ -121,6 +129,13 @@ class SegmentEncoder:
             self._cache.clear()
             self._cache_bytes = 0
         return same
+
+    def _probes(self) -> list[str]:
+        """The probes, alone and around special tokens."""
+        specials = list(islice(self._special_ids, 4))
+        texts = [first + special + second for special in specials for first in PROBES for second in (PROBES[3], first)]
+        texts += [special.join(PROBES) + special for special in specials]
+        return [*texts, "".join(specials), *PROBES]
 
 
 def _cost(text: str, ids: bytes) -> int:

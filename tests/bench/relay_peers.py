@@ -10,6 +10,7 @@ the window: it is the figure to trust on a machine that does other things too, r
 
 import argparse
 import asyncio
+import compileall
 import json
 import multiprocessing
 import os
@@ -30,10 +31,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import uvloop
 
+import proxy
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from tests.bench.relay_load import load, run_engine
 
@@ -226,6 +229,8 @@ def head(arguments: list[str]) -> str:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
     )
     versions = [f"{name} {metadata.version(name)}" for name in ("uvicorn", "uvloop", "httptools", "tokenizers", "msgspec")]
+    if find_spec("fastokens") is not None:
+        versions.append(f"fastokens {metadata.version('fastokens')}, which counts")
     if shutil.which("nginx"):
         versions.append(subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False).stderr.strip())
     return (
@@ -245,6 +250,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "RELAY.md")
     args = parser.parse_args(arguments)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compileall.compile_dir(proxy.__path__[0], quiet=1)  # as pip leaves what it installs
     port, back = free_port(), free_port()
     got: dict[str, list[dict[str, dict[str, float]]]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -196,6 +196,7 @@ class GatedEncoder:
     """Stands in for a tokenizer that is slow: it waits until the test opens the gate."""
 
     cache_bytes = 0
+    fast = False
 
     def __init__(self) -> None:
         self.gate = threading.Event()
