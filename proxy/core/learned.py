@@ -17,8 +17,8 @@ from proxy.core.bands import Band
 from proxy.core.charging import MeanLength, Scale
 from proxy.core.gate import Gate
 from proxy.core.grid import FloatArray
+from proxy.core.length_bins import BINS
 from proxy.core.length_names import Key
-from proxy.core.survival import BINS
 
 CLASSES_TOLD_MAX = 256  # about a kilobyte each
 DIGITS = 4

@@ -19,7 +19,8 @@ from proxy.core.curves import LEAD_STEPS, Curves
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_shape import KvShape
-from proxy.core.survival import SurvivalModel, places_of
+from proxy.core.length_bins import places_of
+from proxy.core.survival import SurvivalModel
 
 AHEAD_STEPS = 8  # a candidate's age is rounded up to a multiple, half a block, so that few different ones have to be drawn
 KEPT_MAX = 256  # pairs of class and delay drawn with each new estimate: a millisecond, for most of what comes within some seconds

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
+from proxy.core.length_bins import BINS, EDGE_LIST, EDGES, WIDTHS, bin_of
 from proxy.core.length_names import PARENT_PARTS, Key, chain_of, leaf_name
 from proxy.core.shift_watch import SHIFT_KEEP, ShiftWatch
 
@@ -40,42 +41,15 @@ ROOT_WEIGHT = 4.0  # few: the prior is a guess about no model in particular
 PRIOR_POWER = 0.5
 PRIOR_TOKENS = 64.0
 FORGET_COMPLETIONS = 2000.0  # half-life of about 1,400 completions; what changes sooner is for the watch over shifts
+KEEP = 1.0 - 1.0 / FORGET_COMPLETIONS
+ENDED_MAX = 1024  # counted at once: some milliseconds, where nobody asks for hazards anew
 CLASSES_MAX = 4096  # 1.6 MB of hazards; newcomers beyond it share their parent's class
-BIN_TOKENS = 16
-BIN_UNTIL_TOKENS = 256
-BIN_RATIO = 1.25
-BIN_TOKENS_MAX = 1 << 20
+PRIOR_RATES = PRIOR_POWER * np.log((EDGES[1:] + PRIOR_TOKENS) / (EDGES[:-1] + PRIOR_TOKENS))
 
 ROWS_START = 64
 BY_CLASS = ("_ends", "_exposure", "_alive", "_areas", "_lines")  # arrays by class and bin
 
 Running = tuple[int | NDArray[np.intp], float | FloatArray]  # class rows and tokens out so far of requests under way
-
-
-def bin_edges() -> FloatArray:
-    """Edges of the length bins in output tokens, the first 0."""
-    edges: list[float] = [float(x) for x in range(0, BIN_UNTIL_TOKENS + 1, BIN_TOKENS)]
-    while edges[-1] < BIN_TOKENS_MAX:
-        edges.append(float(np.ceil(edges[-1] * BIN_RATIO)))
-    return np.asarray(edges)
-
-
-EDGES = bin_edges()
-WIDTHS = np.diff(EDGES)
-BINS = len(WIDTHS)
-PRIOR_RATES = PRIOR_POWER * np.log((EDGES[1:] + PRIOR_TOKENS) / (EDGES[:-1] + PRIOR_TOKENS))
-EDGE_LIST: list[float] = EDGES.tolist()
-BIN_OF_TOKEN = (np.searchsorted(EDGES, np.arange(BIN_TOKENS_MAX + 1), side="right") - 1).clip(max=BINS - 1).astype(np.uint8)
-
-
-def bin_of(tokens: FloatArray) -> NDArray[np.intp]:
-    """Bin of each length, by table: a search per cell is what a refresh would otherwise spend its time on."""
-    return BIN_OF_TOKEN.take(tokens.astype(np.intp), mode="clip").astype(np.intp)
-
-
-def places_of(tokens: FloatArray) -> NDArray[np.intp]:
-    """Where the four line coefficients of each length stand among those of any class: (4, len(tokens))."""
-    return bin_of(tokens) + BINS * np.arange(4)[:, None]
 
 
 class SurvivalModel:
@@ -92,6 +66,9 @@ class SurvivalModel:
         self._depths: list[int] = [0]
         self._ends_total: list[float] = [0.0]
         self._watch = ShiftWatch()
+        self._ended: list[
+            tuple[tuple[int, ...], float, bool]
+        ] = []  # not counted yet: rows of the chain, tokens, by itself or not
         self._ends: FloatArray = np.zeros((ROWS_START, BINS))
         self._exposure: FloatArray = np.zeros((ROWS_START, BINS))
         self._lines: FloatArray = np.zeros((ROWS_START, 4, BINS))  # slopes of hazard and doubt, then their intercepts
@@ -156,32 +133,56 @@ class SurvivalModel:
 
     def _learn(self, chain: tuple[int, ...], tokens: float, *, natural: bool) -> None:
         self.completions_total += 1
-        last = min(bisect_right(EDGE_LIST, tokens) - 1, BINS - 1)
-        part = min(1.0, (tokens - EDGE_LIST[last]) / (EDGE_LIST[last + 1] - EDGE_LIST[last]))
-        keep = 1.0 - 1.0 / FORGET_COMPLETIONS
-        for row in chain:
-            expected = self.hazard(row, tokens)
-            ends, exposure = self._ends[row], self._exposure[row]
-            ends *= keep
-            exposure *= keep
-            self._ends_total[row] *= keep
-            exposure[:last] += 1.0
-            exposure[last] += part
-            if natural:
-                ends[last] += 1.0
-                self._ends_total[row] += 1.0
-            if self._watch.drifts(row, expected, natural=natural, ends=self._ends_total[row]):
-                ends *= SHIFT_KEEP
-                exposure *= SHIFT_KEEP
-                self._ends_total[row] *= SHIFT_KEEP
-                self.shifts_total += 1
+        self._ended.append((chain, tokens, natural))
+        if len(self._ended) >= ENDED_MAX:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        """Count those that ended since the hazards were made: at once, since no hazard changes before the next are."""
+        ended, self._ended = self._ended, []
+        if not ended:
+            return
+        tokens, natural = np.array([one[1] for one in ended]), [one[2] for one in ended]
+        of_row: dict[int, list[int]] = {}
+        for index, (chain, _, _) in enumerate(ended):
+            for row in chain:
+                of_row.setdefault(row, []).append(index)
+        for row, indices in of_row.items():
+            own, ends = tokens[indices], self._ends_total[row]
+            expected = self.hazard_at(np.full(len(own), row), own).tolist()
+            counted = 0
+            for place, index in enumerate(indices):
+                ends = ends * KEEP + natural[index]
+                if self._watch.drifts(row, expected[place], natural=natural[index], ends=ends):
+                    self._count(row, own[counted : place + 1], [natural[one] for one in indices[counted : place + 1]])
+                    counted = place + 1
+                    self._ends[row] *= SHIFT_KEEP
+                    self._exposure[row] *= SHIFT_KEEP
+                    ends *= SHIFT_KEEP
+                    self.shifts_total += 1
+            self._ends_total[row] = ends
+            self._count(row, own[counted:], [natural[one] for one in indices[counted:]])
+
+    def _count(self, row: int, tokens: FloatArray, natural: list[bool]) -> None:
+        """Ends of one class in their order, each of which forgets a little of those before it."""
+        last = bin_of(tokens)
+        weights = KEEP ** np.arange(len(tokens) - 1, -1, -1)
+        part = np.minimum((tokens - EDGES[last]) / WIDTHS[last], 1.0)
+        ended = np.bincount(last, weights=weights, minlength=BINS)
+        kept = KEEP ** len(tokens)
+        self._ends[row] *= kept
+        self._ends[row] += np.bincount(last, weights=weights * natural, minlength=BINS)
+        self._exposure[row] *= kept
+        self._exposure[row] += np.cumsum(ended[::-1])[::-1] - ended + np.bincount(last, weights=weights * part, minlength=BINS)
 
     def classes(self) -> list[tuple[Key, FloatArray, FloatArray]]:
         """What every class rests on, parents first: its name, and by bin how many ended and how often it was passed."""
+        self._take_in()
         return [(name, self._ends[row], self._exposure[row]) for name, row in self._rows.items()]
 
     def resume(self, name: Key, ends: FloatArray, exposure: FloatArray) -> None:
         """Know this of a class too; parents come first. Hazards follow with the next ``rebuild``."""
+        self._take_in()
         row = self._rows.get(name)
         if row is None:
             row = self._new_row(name, self._rows[name[: PARENT_PARTS[len(name)]]])
@@ -200,6 +201,7 @@ class SurvivalModel:
 
     def rates(self, running: Iterable[Running]) -> tuple[FloatArray, FloatArray]:
         """Hazard of every class in each bin and the variance of its error: two (classes, BINS) arrays."""
+        self._take_in()
         count = len(self._rows)
         live = self._live(list(running), count)
         parents, depths = np.asarray(self._parents), np.asarray(self._depths)
