@@ -51,7 +51,8 @@ class Considered:
 
     def forecast(self, curves: Curves) -> None:
         """Take in its forecast."""
-        self.mean_blocks, self.ceiling_blocks = float(curves.mean.max()), float(curves.ceiling.max())
+        mean, ceiling = curves.mean, curves.ceiling
+        self.mean_blocks, self.ceiling_blocks = float(mean[mean.argmax()]), float(ceiling[ceiling.argmax()])
 
     def bounded(self, mean_blocks: float, ceiling_blocks: float) -> None:
         """As ``forecast``, where no curve was drawn."""

@@ -41,6 +41,7 @@ class LeaseSums(Leases):
         self._sums = np.zeros((4, len(grid)))
         self._totals = np.zeros((4, len(grid)))
         self.undrawn: dict[str, Undrawn] = {}  # by lease, in the order of sending
+        self._undrawn_held = 0.0  # their blocks in the first interval: whole ones, so the sum is exact
         self._bare = False  # whether there are rows without curves
         self.peers: Peers | None = None  # what other proxies have here, where there are others
         self.own_changes = 0  # how often what we have here came to be another
@@ -89,7 +90,7 @@ class LeaseSums(Leases):
     @property
     def blocks_now(self) -> float:
         """What is expected to be held in the first interval: as ``totals`` says, without drawing anybody."""
-        return float(self._totals[0, 0]) + sum(one.held_blocks for one in self.undrawn.values())
+        return float(self._totals[0, 0]) + self._undrawn_held
 
     def ahead_steps(self, steps_now: float) -> int:
         """Whole steps since the anchor, rounded up."""
@@ -108,10 +109,11 @@ class LeaseSums(Leases):
             self._book(lease, None)
             self._bare = True
         self.undrawn.clear()
+        self._undrawn_held = 0.0
 
     def _draw(self) -> None:
         """Draw those of whom nobody had asked, in the order of their coming."""
-        undrawn, self.undrawn = self.undrawn, {}
+        undrawn, self.undrawn, self._undrawn_held = self.undrawn, {}, 0.0
         for lease in map(self.leases.__getitem__, undrawn):
             delay = PREFILL_DELAY_STEPS + rounded_ahead(self.ahead_steps(lease.sent_steps))
             newcomer = self.newcomers.forecast(lease.demand, lease.output_tokens_max, delay)

@@ -94,6 +94,7 @@ class Ledger(LeaseSums):
             self.anchor_steps = lease.sent_steps  # nothing of ours that is counted from an earlier one
         if isinstance(newcomer, Undrawn):
             self.undrawn[lease.lease_id] = newcomer
+            self._undrawn_held += newcomer.held_blocks
             self.changes += 1
             self.own_changes += 1
         else:
@@ -118,7 +119,9 @@ class Ledger(LeaseSums):
             tokens = min(self.tokens_out(lease, lease.sent_steps) + LEAD_STEPS, lease.output_tokens_max)
             self.ended.append((now_s, self.blocks_at(demand, tokens)))
         self.sequences -= demand.sequences
-        if self.undrawn.pop(lease_id, None) is not None:
+        undrawn = self.undrawn.pop(lease_id, None)
+        if undrawn is not None:
+            self._undrawn_held -= undrawn.held_blocks
             self.changes += 1
             self.own_changes += 1
             return lease

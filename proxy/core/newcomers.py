@@ -85,6 +85,7 @@ class Newcomers:
         self.model = model
         self.shape = shape
         self._grown = grid.ends + LEAD_STEPS
+        self._grown_blocks = np.ceil((self._grown + shape.block_size - 1.0) / shape.block_size)  # at the most, of one sequence
         self._ages: dict[float, _Ages] = {}  # by delay, whole steps
         self._by_rest: dict[int, FloatArray] = {}  # blocks at the intervals' ends, by tokens in the prompt's last block
         self._weights: OrderedDict[tuple[int, float], FloatArray] = (
@@ -148,9 +149,10 @@ class Newcomers:
         tops = self._tops.get((leaf, delay_steps))
         if tops is None:
             survival, spread, _, common = weights
-            grown = np.ceil((self._grown + self.shape.block_size - 1.0) / self.shape.block_size)
             errors = np.sqrt(np.maximum(spread, 0.0)) + common
-            tops = float((survival * grown).max()), float(errors.max()), float((errors * grown).max())
+            tops = (
+                float((survival * self._grown_blocks).max()), float(errors.max()), float((errors * self._grown_blocks).max()),
+            )  # fmt: skip
             self._tops[leaf, delay_steps] = tops
         return tops
 

@@ -11,7 +11,7 @@ depend on a candidate is added first (``offsets``), so that it need not be for e
 Fails: as its inputs do (``core.curves``, ``core.reconcile``, ``core.feedback``).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from proxy.core.curves import Curves
 from proxy.core.grid import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Risk:
+class Risk(NamedTuple):
     """What of a replica enters its quantile: the margin, the spread of what is not known of the present, and the bias, in blocks."""
 
     z: float

@@ -3,15 +3,14 @@
 Decides nothing; made by ``core.book`` for one replica and by ``core.placement`` for many.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from proxy.core.curves import Curves
 from proxy.core.newcomers import Newcomer, Undrawn
 from proxy.core.saturation import Binding
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whether a request fits a replica now, what binds if not, and the share of the pool left at the forecast peak."""
 
     binding: Binding
