@@ -3,7 +3,7 @@
 # test     lint, types, floors and the default tests
 # test-redis  the tests against a real redis-server, which must be installed
 # test-fronts  the tests behind a real nginx, which must be installed, and a real Envoy and LiteLLM (sets them up: 900 MB, once)
-# test-deploy  what deploy/ ships against real helm, kubectl, schemas (sets them up: 250 MB, once) and systemd
+# test-deploy  what deploy/ ships against real helm, kubectl, schemas and a build of the image (sets them up: 550 MB, once; as root), and systemd
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
 # test-observability  the tests with a real Prometheus and Chromium, which must be installed
 # bench-relay  what the data path costs beside nginx (apt) and vllm-router (PyPI; or VLLM_ROUTER=PATH), into tests/bench/RELAY.md: six minutes

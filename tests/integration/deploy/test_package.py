@@ -3,47 +3,35 @@
 import json
 import re
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
 import pytest
 
 from proxy import __version__
+from tests.integration.deploy.conftest import EXTRAS, ROOT, succeed, tagged
 
 pytestmark = pytest.mark.deploy
 
-ROOT = Path(__file__).parents[3]
-EXTRAS = "redis,otel,kubernetes"
 LAZY = ("redis", "opentelemetry", "dns", "zmq", "transformers", "matplotlib")
 
 
-def succeed(*command: str | Path, s_max: float = 600) -> str:
-    """Run a command and return what it printed."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=s_max, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of what ``deploy/package.sh`` made."""
-    folder = tmp_path_factory.mktemp("dist")
-    succeed(ROOT / "deploy" / "package.sh", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the ``bin`` of an environment that was given the wheel and its wheelhouse, and no network."""
     folder = tmp_path_factory.mktemp("offline")
-    (wheel,) = dist.glob("*.whl")
-    wanted = f"{wheel}[{EXTRAS}]"
-    succeed(sys.executable, "-m", "pip", "download", "-q", "-c", ROOT / "constraints.txt", "-d", folder / "wheels", wanted)
     venv.create(folder / "env", with_pip=True)
     pip = (folder / "env" / "bin" / "python", "-m", "pip")
-    succeed(*pip, "install", "-q", "--no-index", "--find-links", folder / "wheels", f"kvgate[{EXTRAS}]=={__version__}")
+    succeed(*pip, "install", "-q", "--no-index", "--find-links", wheels, f"kvgate[{EXTRAS}]=={__version__}")
     return folder / "env" / "bin"
+
+
+def test_a_commit_with_the_tag_of_another_version_is_refused(tmp_path: Path) -> None:
+    source = tagged(tmp_path / "tagged", "v99.0.0")
+    done = subprocess.run([source / "deploy" / "package.sh", tmp_path / "dist"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"the tag says v99.0.0, proxy/__init__.py says {__version__}" in done.stderr
+    assert not list((tmp_path / "dist").iterdir())
 
 
 def test_the_command_is_there_and_tells_its_version(installed: Path) -> None:
