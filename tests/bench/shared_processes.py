@@ -7,6 +7,7 @@ Fails: RuntimeError with the end of its log when a process does not start in tim
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from tests.support.redis_server import RedisServer
 START_S_MAX = 120.0  # a busy machine takes long to load Python eight times
 STOP_S_MAX = 20.0
 LOG_CHARS = 4000
+FAULT = re.compile("Traceback|internal_error")  # a log in JSON has the frames, not the word
 CLOCK_AHEAD = """\
 import time
 _monotonic, _wall = time.monotonic, time.time
@@ -261,11 +263,11 @@ class Fleet:
         proxy.child.kill()
 
     async def complaints(self) -> dict[str, str]:
-        """Faults inside: tracebacks in logs, and proxies that relay without deciding; by name of the process, the first of each."""
+        """Faults inside: from logs, and proxies that relay without deciding; by name of the process, the first of each."""
         found = {proxy.child.name: why for proxy in self.proxies if proxy.up and (why := await why_not_deciding(proxy.admin_url))}
         for child in (*(proxy.child for proxy in self.proxies), *self.mocks):
             text = child.log.read_text(errors="replace") if child.log.exists() else ""
-            at = text.find("Traceback")
-            if at >= 0:
-                found[child.name] = text[max(0, at - 200) : at + 2000]
+            fault = FAULT.search(text)
+            if fault is not None:
+                found[child.name] = text[max(0, fault.start() - 200) : fault.start() + LOG_CHARS]
         return found
