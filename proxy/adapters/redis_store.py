@@ -5,6 +5,7 @@ Keys of an exchange, beside those of the scripts, all of one hash tag:
     kvgate:{POOL}:proxies         hash   proxy -> JSON of its card; whoever finds one older than a lease takes it out
     kvgate:{POOL}:tenants:PERIOD  hash   priority|tenant -> virtual token-time charged by all proxies in these ten minutes
     kvgate:{POOL}:completions     stream the last 5,000 or so requests that ended
+    kvgate:{POOL}:responses       stream the last 20,000 or so responses that engines keep; gone when none was told for a day
     kvgate:{POOL}:overrides       hash   subject -> JSON of what was said by hand; whoever finds one that is over takes it out
 
 Tenants are named by clients, so their number is bounded by forgetting: a period's hash expires with the next one's end. What others
@@ -27,12 +28,16 @@ from proxy.core.grid import FloatArray
 from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.shared_health import Notice
-from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
+from proxy.ports.store import Beat, BeatReply, KeptResponse, ProxyCard, StoreError, StoreFault
 
 PERIOD_S = 600
 COMPLETIONS_KEPT = 5000  # about: enough to know the length classes of a day's traffic again
 COMPLETIONS_FIRST = 2000  # what a proxy reads that has just started
 COMPLETIONS_PER_BEAT = 1000
+RESPONSES_KEPT = 20_000  # about: some 3 MB. Of older ones that a proxy does not know itself, every replica is asked
+RESPONSES_FIRST = 5000  # what a proxy reads that has just started
+RESPONSES_PER_BEAT = 1000
+RESPONSES_S = 86_400
 CARD_FIELDS = tuple(one.name for one in fields_of(ProxyCard))
 OVERRIDE_FIELDS = tuple(one.name for one in fields_of(Override))
 
@@ -123,13 +128,18 @@ class RedisStore:
         pipeline = self._link.client.pipeline(transaction=False)
         period = int(beat.card.seen_s // PERIOD_S)
         tenants = self._key(f"tenants:{period}")
-        stream = self._key("completions")
+        stream, kept = self._key("completions"), self._key("responses")
         asked = count()
 
         def ask(*arguments: str | float) -> int:
             """Where the answer will stand."""
             pipeline.execute_command(*arguments)
             return next(asked)
+
+        def read(key: str, seen: str, first: int, each: int) -> int:
+            if seen:
+                return ask("XRANGE", key, f"({seen}", "+", "COUNT", each)
+            return ask("XREVRANGE", key, "+", "-", "COUNT", first)
 
         time = ask("TIME")
         ask("HSET", self._key("proxies"), beat.card.proxy, json.dumps(asdict(beat.card)))
@@ -139,24 +149,29 @@ class RedisStore:
         accounts = ask("HGETALL", tenants)
         if beat.charges:
             ask("EXPIRE", tenants, 2 * PERIOD_S)
-        if beat.completions_seen:
-            read = ask("XRANGE", stream, f"({beat.completions_seen}", "+", "COUNT", COMPLETIONS_PER_BEAT)
-        else:
-            read = ask("XREVRANGE", stream, "+", "-", "COUNT", COMPLETIONS_FIRST)
+        completions = read(stream, beat.completions_seen, COMPLETIONS_FIRST, COMPLETIONS_PER_BEAT)
+        responses = read(kept, beat.responses_seen, RESPONSES_FIRST, RESPONSES_PER_BEAT)
         for one in beat.completions:
             fields = json.dumps([beat.card.proxy, *one])
             ask("XADD", stream, "MAXLEN", "~", COMPLETIONS_KEPT, "*", "c", fields)
+        for response in beat.responses:
+            ask("XADD", kept, "MAXLEN", "~", RESPONSES_KEPT, "*", "c", json.dumps([beat.card.proxy, *response]))
+        if beat.responses:
+            ask("EXPIRE", kept, RESPONSES_S)
         replies = await pipeline.execute()
         try:
-            entries = _entries(replies[read], reverse=not beat.completions_seen)
+            ended = _entries(replies[completions], reverse=not beat.completions_seen)
+            living = _entries(replies[responses], reverse=not beat.responses_seen)
             return BeatReply(
                 store_s=(store_s := _seconds(replies[time])),
                 proxies=await self._living(replies[cards], store_s),
                 period=period,
                 accounts=_accounts(replies[accounts]),
-                completions=tuple(one for proxy, one in entries.values() if proxy != beat.card.proxy),
-                completions_seen=next(reversed(entries), beat.completions_seen or "0-0"),
+                completions=tuple(_completion(one) for proxy, *one in ended.values() if proxy != beat.card.proxy),
+                completions_seen=next(reversed(ended), beat.completions_seen or "0-0"),
                 overrides=await self._lasting(replies[overrides], store_s),
+                responses=tuple(_kept(one) for proxy, *one in living.values() if proxy != beat.card.proxy),
+                responses_seen=next(reversed(living), beat.responses_seen or "0-0"),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(StoreFault.ANSWER, f"what stands in {self._ledger.prefix}* cannot be read: {error}") from error
@@ -181,15 +196,22 @@ def _seconds(reply: Any) -> float:
     return float(seconds) + float(micros) / 1e6
 
 
-def _entries(reply: Any, *, reverse: bool) -> dict[str, tuple[str, Completion]]:
+def _entries(reply: Any, *, reverse: bool) -> dict[str, list[Any]]:
     """By the stream's id, the oldest first: who told it, and what."""
     found = {}
     for entry_id, fields in reversed(reply) if reverse else reply:
         values = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
-        proxy, *told = json.loads(values[b"c"])
-        replica, leaf, *figures = told[: len(Completion._fields)]  # a newer proxy's may tell more than we know
-        found[entry_id.decode()] = proxy, Completion(replica, tuple(leaf), *figures)
+        found[entry_id.decode()] = json.loads(values[b"c"])
     return found
+
+
+def _completion(told: Sequence[Any]) -> Completion:
+    replica, leaf, *figures = told[: len(Completion._fields)]  # a newer proxy's may tell more than we know
+    return Completion(replica, tuple(leaf), *figures)
+
+
+def _kept(told: Sequence[Any]) -> KeptResponse:
+    return KeptResponse(*told[: len(KeptResponse._fields)])
 
 
 def _override(text: bytes) -> Override:

@@ -130,6 +130,7 @@ def _adopt(services: Services, counters: TokenizerLoader, upstream: HttpUpstream
     if services.exchange is not None:
         services.replicas.on_gone = services.exchange.replicas_gone
         services.exchange.health = SharedHealth(services.outliers)
+        services.exchange.stored, services.stored.shared = services.stored, True
         services.exchange.on_health = lambda replica: _look_at(services, replica)
     services.replicas.apply(services.policy.replicas)
     for follower in _followers(services, counters, upstream):

@@ -7,7 +7,7 @@ what no request waits for may take a second.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from proxy.core.exchange import Completion, TenantKey
 from proxy.core.grid import FloatArray
@@ -53,6 +53,14 @@ class ProxyCard:
     health: tuple[Notice, ...] = ()  # of replicas that fail requests (``core.shared_health``)
 
 
+class KeptResponse(NamedTuple):
+    """Where a response lives that an engine keeps, and the tokens of its conversation, prompt and output; 0 while it runs."""
+
+    response_id: str
+    replica: str  # a server
+    tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Beat:
     """What a proxy tells the others: what it charged and who ended since its last beat that was answered."""
@@ -61,6 +69,8 @@ class Beat:
     charges: Mapping[TenantKey, float] = field(default_factory=dict)  # in virtual token-time
     completions: Sequence[Completion] = ()
     completions_seen: str = ""  # up to where those of others were read; "": nothing yet
+    responses: Sequence[KeptResponse] = ()
+    responses_seen: str = ""  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,8 @@ class BeatReply:
     completions: tuple[Completion, ...]
     completions_seen: str
     overrides: tuple[Override, ...] = ()
+    responses: tuple[KeptResponse, ...] = ()  # the oldest first
+    responses_seen: str = ""
 
 
 class StorePhase(StrEnum):

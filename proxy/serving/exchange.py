@@ -1,5 +1,6 @@
 """What proxies tell each other beside the path of requests, once a beat: who is there and by which policy, the mode that rules, what
-tenants were charged, and how long outputs were (``core.exchange``); which replicas fail requests (``core.shared_health``).
+tenants were charged, and how long outputs were (``core.exchange``); which replicas fail requests (``core.shared_health``); and where
+responses live that engines keep (``serving.stored_responses``).
 
 A policy or version that differs is told in the log, in ``/ready`` and in a metric: proxies that treat requests differently are each right
 by their own file, and together are what nobody wrote. What was said by hand to all proxies is heard with every beat (``serving.override``).
@@ -30,6 +31,7 @@ from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
 from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.override import Switches, shifted
 from proxy.serving.sharing import Sharing
+from proxy.serving.stored_responses import StoredResponses
 
 ROUNDING = 1e-9  # of a total: the store adds up decimal numbers
 
@@ -52,6 +54,7 @@ class Exchange:
         self.digest = policy_version(policy)
         self.proxies: tuple[ProxyCard, ...] = ()
         self.health = SharedHealth(Outliers(policy.health))
+        self.stored = StoredResponses()
         self.on_health: Callable[[str], None] = lambda _: None  # a replica of which the others' word changed something
         self.sharing = sharing
         self._policy = policy
@@ -62,7 +65,7 @@ class Exchange:
         switches.others = self
         self._differing: frozenset[str] = frozenset()
         self._told = Beat(ProxyCard("", "", "", "", ""))  # charges and completions of it are to be told still
-        self._seen = ""
+        self._seen = self._responses_seen = ""
         self._names: set[str] = set()  # of proxies that count
         self._missed_s: dict[str, float] = {}  # of them, since when they are not heard of
         self._accounts: dict[TenantKey, float] | None = None  # as last heard; None: never
@@ -103,15 +106,18 @@ class Exchange:
             member.clock.heard(await store.time_s(), asked_s, self._clock.now_s())
         gate, asked_s = member.gate, self._clock.now_s()
         ours = member.several.exchange
-        if not self._told.charges and not self._told.completions:
-            self._told = replace(self._told, charges=ours.take_charges(), completions=ours.take_completions())
+        if not self._told.charges and not self._told.completions and not self._told.responses:
+            responses = self.stored.take_untold()
+            self._told = replace(
+                self._told, charges=ours.take_charges(), completions=ours.take_completions(), responses=responses
+            )
         clocks = tuple(ours.clocks().items())
         seen_s = member.store_s(asked_s)
         notices = self.health.notices(seen_s - asked_s)
         card = ProxyCard(member.name, self.digest, __version__, gate.mode, self._admin, clocks, seen_s, notices)
         beat, self._told = (
-            replace(self._told, card=card, completions_seen=self._seen),
-            replace(self._told, charges={}, completions=()),
+            replace(self._told, card=card, completions_seen=self._seen, responses_seen=self._responses_seen),
+            replace(self._told, charges={}, completions=(), responses=()),
         )
         try:
             reply = await store.exchange(beat)
@@ -138,7 +144,8 @@ class Exchange:
             self._guard.run_now(Part.STORE, partial(ours.charged, charges, clocks))
         self._accounts, self._period = dict(reply.accounts), reply.period
         self._guard.run_now(Part.LEARNING, partial(ours.completed, reply.completions, history=not self._seen))
-        self._seen = reply.completions_seen
+        self._guard.run_now(Part.STORE, partial(self.stored.hear, reply.responses, self._policy.limits.responses_max))
+        self._seen, self._responses_seen = reply.completions_seen, reply.responses_seen
 
     def _hear_health(self, ahead_s: float) -> None:
         """What others found of replicas that fail requests."""

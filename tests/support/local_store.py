@@ -10,7 +10,7 @@ from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.shared_ledger import SharedLedger
 from proxy.ports import Clock
-from proxy.ports.store import Beat, BeatReply, ProxyCard, StoreError, StoreFault
+from proxy.ports.store import Beat, BeatReply, KeptResponse, ProxyCard, StoreError, StoreFault
 
 AHEAD_S = 1000.0  # of the store's clock before the proxies'
 PERIOD_S = 600.0
@@ -30,6 +30,7 @@ class LocalStore:
         self.cards: dict[str, ProxyCard] = {}
         self.accounts: dict[TenantKey, float] = {}
         self.completions: list[tuple[str, Completion]] = []
+        self.responses: list[tuple[str, KeptResponse]] = []
         self.overrides: dict[str, Override] = {}
 
     @property
@@ -96,11 +97,16 @@ class LocalStore:
         others = tuple(one for proxy, one in self.completions[seen:] if proxy != beat.card.proxy)
         read = len(self.completions)
         self.completions += [(beat.card.proxy, one) for one in beat.completions]
+        responses = tuple(one for proxy, one in self.responses[int(beat.responses_seen or 0) :] if proxy != beat.card.proxy)
+        responses_read = len(self.responses)
+        self.responses += [(beat.card.proxy, one) for one in beat.responses]
         self._answered()
         cards = tuple(replace(card) for card in self.cards.values())
         period = int(self.now_s // PERIOD_S)
         overrides = tuple(said for said in self.overrides.values() if said.until_s > self.now_s)
-        return BeatReply(self.now_s, cards, period, dict(self.accounts), others, str(read), overrides)
+        return BeatReply(
+            self.now_s, cards, period, dict(self.accounts), others, str(read), overrides, responses, str(responses_read)
+        )
 
     async def override(self, said: Override) -> None:
         self._asked("override")

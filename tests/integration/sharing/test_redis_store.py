@@ -13,13 +13,13 @@ import redis.asyncio
 
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.redis_link import PATIENCE_S_MIN
-from proxy.adapters.redis_store import RedisStore
+from proxy.adapters.redis_store import RESPONSES_KEPT, RESPONSES_S, RedisStore
 from proxy.config.redis_url import store_address
 from proxy.core.exchange import Completion
 from proxy.core.override import Override
 from proxy.core.shared import Answer, Head, Rank, RewriteAsk
 from proxy.core.shared_health import Notice
-from proxy.ports.store import Beat, ProxyCard, StoreError, StoreFault
+from proxy.ports.store import Beat, KeptResponse, ProxyCard, StoreError, StoreFault
 from tests.integration.serving.harness import until
 from tests.support.local_store import LocalStore
 from tests.support.redis_server import RedisServer, free_port, redis_server
@@ -109,6 +109,28 @@ async def test_an_exchange_tells_the_others() -> None:
             assert (await a.exchange(Beat(card))).overrides == (said,), "what is over is over"
             assert server.client().hkeys("kvgate:{default}:overrides") == [b"mode"]
             assert (await other.exchange(Beat(card))).overrides == ()
+
+
+async def test_an_exchange_tells_where_responses_live_within_bounds() -> None:
+    with redis_server() as server:
+        async with store_at(server.url) as a, store_at(server.url) as b:
+            card = replace(CARD, seen_s=await a.time_s())
+            kept = [KeptResponse("resp_1", "r0", 17), KeptResponse("resp_2", "r1")]
+            assert (await a.exchange(Beat(card, responses=kept))).responses == ()
+            heard = await b.exchange(Beat(replace(card, proxy="b")))
+            assert heard.responses == tuple(kept)
+            await a.exchange(Beat(card, responses=kept[:1]))
+            again = await b.exchange(Beat(replace(card, proxy="b"), responses_seen=heard.responses_seen))
+            assert again.responses == tuple(kept[:1])
+            assert (await a.exchange(Beat(card))).responses == (), "its own it knows"
+            for start in range(0, RESPONSES_KEPT + 500, 500):
+                many = [KeptResponse(f"resp_{index}", "r0") for index in range(start, start + 500)]
+                await a.exchange(Beat(card, responses=many))
+            with closing(server.client()) as client:
+                assert RESPONSES_KEPT <= client.xlen("kvgate:{default}:responses") <= RESPONSES_KEPT + 200
+                assert 0 < client.ttl("kvgate:{default}:responses") <= RESPONSES_S
+            first = await b.exchange(Beat(replace(card, proxy="b")))
+            assert first.responses[-1] == many[-1], "the latest of them"
 
 
 async def test_who_has_not_beaten_for_long_is_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""What proxies tell each other once a beat: who is there, the mode that rules, charges, completions."""
+"""What proxies tell each other once a beat: who is there, the mode that rules, charges, completions, where responses live."""
 
 import logging
 from dataclasses import replace
@@ -11,7 +11,8 @@ from proxy.core.outcome import Mode, Outcome
 from proxy.core.override import Override
 from proxy.core.policy import Policy
 from proxy.core.shared_health import SharedHealth
-from proxy.ports.store import StoreError, StoreFault
+from proxy.ports.store import KeptResponse, StoreError, StoreFault
+from proxy.serving.stored_responses import UNTOLD_MAX, Home, StoredResponses
 from tests.support.builders import FakeClock, demand, policy
 from tests.support.local_store import LocalStore
 from tests.support.several import quarter
@@ -180,3 +181,50 @@ async def test_a_replica_that_one_ejected_is_suspected_by_all_until_it_answers_a
     await beats()
     assert not any(proxy.exchange.health.notices(0.0) for proxy in proxies)
     assert not any(proxy.faults for proxy in proxies)
+
+
+def keeping(proxy: SharingProxy) -> StoredResponses:
+    """Its responses, which it tells of."""
+    proxy.exchange.stored.shared = True
+    return proxy.exchange.stored
+
+
+async def test_where_responses_live_is_told_once_and_heard_by_those_who_start_later(pool: Pool) -> None:
+    a, b = pool.proxy("a"), pool.proxy("b")
+    keeping(a).remember("resp_1", Home("r0", 17), 99)
+    keeping(a).remember("resp_1", Home("r0", 17), 99)  # it was asked for
+    keeping(a).remember("resp_2", Home("r1"), 99)
+    for proxy in (b, a, b, a, b):
+        await proxy.exchange.beat()
+    assert [keeping(b).home(name) for name in ("resp_1", "resp_2", "resp_3")] == [Home("r0", 17), Home("r1"), None]
+    assert [kept for _, kept in pool.store.responses] == [KeptResponse("resp_1", "r0", 17), KeptResponse("resp_2", "r1", 0)]
+    keeping(a).remember("resp_2", Home("r1", 40), 99)  # it is finished
+    late = pool.proxy("late")
+    for proxy in (a, b, late):
+        await proxy.exchange.beat()
+    assert [keeping(one).home("resp_2") for one in (b, late)] == [Home("r1", 40)] * 2
+
+
+async def test_what_one_that_has_no_others_keeps_is_not_told() -> None:
+    alone = StoredResponses()
+    alone.remember("resp_1", Home("r0"), 99)
+    assert alone.take_untold() == ()
+
+
+@pytest.mark.parametrize(("fault", "heard"), [(StoreFault.CONNECTION, UNTOLD_MAX + 1), (StoreFault.TIMEOUT, UNTOLD_MAX)])
+async def test_what_the_store_did_not_hear_is_told_later_and_bounded(pool: Pool, fault: StoreFault, heard: int) -> None:
+    """One that timed out may have been heard; it is found by asking, if not."""
+    a = await pool.proxy("a").share()
+    keeping(a).remember("resp_first", Home("r0"), 10**6)
+    pool.store.fault = fault
+    with pytest.raises(StoreError):
+        await a.exchange.beat()
+    for index in range(UNTOLD_MAX + 50):
+        keeping(a).remember(f"resp_{index}", Home("r0"), 10**6)
+    pool.store.fault = None
+    for _ in range(2):
+        await a.exchange.beat()
+    told = [kept.response_id for _, kept in pool.store.responses]
+    assert len(told) == heard
+    assert told[-1] == f"resp_{UNTOLD_MAX + 49}"
+    assert ("resp_first" in told) is (fault is StoreFault.CONNECTION)
