@@ -8,6 +8,7 @@
 # test-observability  the tests with a real Prometheus and Chromium, which must be installed
 # bench-relay  what the data path costs beside nginx (apt) and vllm-router (PyPI; or VLLM_ROUTER=PATH), into tests/bench/RELAY.md: six minutes
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
+# fuzz     let libFuzzer look for bytes that break a reader of proxy/wire or proxy/config: SECONDS=60 for each of tests/fuzz/targets.py
 # render-kubernetes  bring the plain manifests into step with the chart
 # lint     ruff, mypy, import floors
 PYTHON ?= python3
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-relay bench-admission render-kubernetes lint fix
+.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-relay bench-admission fuzz render-kubernetes lint fix
 
 install: $(STAMP)
 
@@ -66,6 +67,10 @@ test-vllm: $(STAMP)
 test-observability: $(STAMP)
 	$(BIN)/python -m pip install -q -c constraints.txt --group observability
 	$(BIN)/python -m pytest -q -m observability
+
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install -q -c constraints.txt --group fuzz
+	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60)
 
 bench-relay: $(STAMP)
 	$(BIN)/python -m tests.bench.relay_peers $(ARGS)

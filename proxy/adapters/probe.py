@@ -138,6 +138,10 @@ class ControlHttp:
         async with client.stream("GET", url, extensions={"trace": trace}) as response:
             first_byte_s = self._clock.now_s()
             body = bytearray()
+            if response.headers.get("content-encoding", "identity") != "identity":  # unpacked it may be a thousand times as long
+                raise ReplicaUnreachableError(
+                    f"{url.partition('?')[0]}: the answer is compressed, though that was not asked for. Check what stands before vLLM."
+                )
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:

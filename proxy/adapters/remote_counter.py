@@ -20,6 +20,7 @@ from proxy.wire.call import Call, ChatPrompt
 TIMEOUT_S = 2.0
 PAUSE_S = 5.0
 ANSWER_BYTES_MAX = 32 << 20  # the ids of two million tokens
+_HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}  # what is packed can be a thousand times as long
 # One call is one prompt; a longer list is estimated rather than asked for piece by piece.
 PROMPTS_MAX = 8
 
@@ -96,11 +97,11 @@ class RemoteCounter:
         return _pack(answer.tokens)
 
     async def _post(self, url: str, content: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises RemoteCountError for one that is too long, whatever its length was when packed."""
+        """Status and body of the answer. Raises RemoteCountError for one that is too long."""
         body = bytearray()
-        async with self._client.stream(
-            "POST", url, content=content, headers={"content-type": "application/json"}, timeout=self._timeout_s
-        ) as response:
+        async with self._client.stream("POST", url, content=content, headers=_HEADERS, timeout=self._timeout_s) as response:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise RemoteCountError("/tokenize answered something else: it is compressed")
             async for part in response.aiter_bytes():
                 body += part
                 if len(body) > ANSWER_BYTES_MAX:

@@ -26,6 +26,7 @@ from proxy.wire.http_fields import FieldError, encode_request_head, parse_base_u
 
 EARLY_BYTES_MAX = 64 * 1024
 HEAD_BYTES_MAX = 64 * 1024
+LENGTH_DIGITS_MAX = 18
 HANDSHAKE_S_MAX = 30.0  # an engine that answers nothing for so long is not there
 FLUSH_S_MAX = 10.0  # for a peer that does not read what it is still owed
 _END = b"\r\n\r\n"
@@ -194,7 +195,7 @@ class WebSocketTunnel(asyncio.Protocol):
             return
         self._open = status == [b"101"]
         length = dict(fields).get(b"content-length", b"")
-        self._owed = int(length) if length.isdigit() else None
+        self._owed = int(length) if length.isdigit() and len(length) <= LENGTH_DIGITS_MAX else None
         own = {b"x-request-id", *(() if self._open else (b"connection", b"keep-alive"))}
         kept = [field for field in fields if field[0] not in own] + [(b"x-request-id", tunnel.request_id)]
         if not self._open:

@@ -115,6 +115,5 @@ class OwnRoutes:
 
 
 def _in_order(version: str) -> tuple[int, ...]:
-    return tuple(
-        int("".join(sign for sign in part if sign.isdigit()) or 0) for part in version.split("+", maxsplit=1)[0].split(".")
-    )
+    parts = version.split("+", maxsplit=1)[0].split(".")
+    return tuple(int("".join(sign for sign in part if sign.isdecimal())[:9] or 0) for part in parts)

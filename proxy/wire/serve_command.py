@@ -5,6 +5,7 @@ Flags may be written as vLLM takes them: ``--name value``, ``--name=value``, wit
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -89,4 +90,4 @@ def _number(text: str | None) -> float | None:
 
 def _whole(text: str | None) -> int | None:
     found = _number(text)
-    return None if found is None else int(found)
+    return None if found is None or found > sys.maxsize else int(found)

@@ -36,6 +36,7 @@ class Purpose(StrEnum):
     PREFIX_HITS = "prefix_hits"
 
 
+DIGITS_MAX = 18  # of a number in a label: more is no number of tokens, and Python reads no more than 4,300
 USAGE_SLACK = 0.1  # of a tiny pool, one null block
 NAMES: dict[Purpose, tuple[str, ...]] = {
     Purpose.USAGE: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
@@ -166,7 +167,7 @@ def _engine(name: str, values: Mapping[Purpose, float], prefix_unit: float) -> E
 
 
 def _engine_order(name: str) -> tuple[int, str]:
-    return (int(name), "") if name.isdecimal() else (1 << 31, name)
+    return (int(name), "") if name.isdecimal() and len(name) <= DIGITS_MAX else (1 << 31, name)
 
 
 def read_cache_config(text: bytes) -> CacheConfig | None:
@@ -194,7 +195,7 @@ def looks_like_exposition(text: bytes) -> bool:
 
 
 def _whole_label(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and int(text) > 0 else None
+    return int(text) or None if text is not None and text.isdecimal() and len(text) <= DIGITS_MAX else None
 
 
 class PidUsage:

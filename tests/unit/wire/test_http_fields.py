@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.http_fields import FieldError, Origin, encode_request_head, parse_base_url, request_fields, response_fields
+from proxy.wire import http_fields
+from proxy.wire.http_fields import (
+    FieldError,
+    Origin,
+    encode_request_head,
+    end_to_end,
+    parse_base_url,
+    request_fields,
+    response_fields,
+)
 
 ORIGIN = Origin("http", "r", 8000, b"r:8000", b"/prefix")
 ONE_HOP = [
@@ -102,3 +111,33 @@ def test_base_urls(url: str, origin: Origin) -> None:
 def test_a_bad_base_url_says_what_to_do(url: str, hint: str) -> None:
     with pytest.raises(FieldError, match=hint):
         parse_base_url(url)
+
+
+def test_long_names_are_not_remembered() -> None:
+    """Clients choose names: a thousand of 60 KB each would stay in memory."""
+    request_fields([(b"x-short", b"1")])
+    kept = http_fields._request_remembered.cache_info().currsize
+    assert request_fields([(b"x" * 65, b"1")]) == [(b"x" * 65, b"1")]
+    response_fields([(b"y" * 65, b"1")])
+    assert http_fields._request_remembered.cache_info().currsize == kept
+
+
+@pytest.mark.parametrize(
+    ("connection", "left"),
+    [
+        (b"close", [b"connection", b"host", b"content-length", b"authorization", b"x-a"]),
+        (b"X-A , close", [b"host", b"content-length", b"authorization", b"connection"]),
+        (b"authorization,x-a,keep-alive, upgrade", [b"host", b"content-length", b"connection"]),
+        (b"host, content-length, transfer-encoding, te", [b"connection", b"host", b"content-length", b"authorization", b"x-a"]),
+        (b",,x-a,", [b"host", b"content-length", b"authorization", b"connection"]),
+    ],
+)
+def test_what_connection_names_is_gone_at_the_door(connection: bytes, left: list[bytes]) -> None:
+    """But for what frames the message; and the list itself no longer names what is added later."""
+    fields = [(b"connection", connection)] + [(name, b"1") for name in (b"host", b"content-length", b"authorization", b"x-a")]
+    kept = end_to_end(fields)
+    assert [name for name, _ in kept] == left
+    assert request_fields([*kept, (b"authorization", b"ours"), (b"x-a", b"ours")])[-2:] == [
+        (b"authorization", b"ours"),
+        (b"x-a", b"ours"),
+    ]
