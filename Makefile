@@ -9,6 +9,7 @@
 # bench-relay  what the data path costs beside nginx (apt) and vllm-router (PyPI; or VLLM_ROUTER=PATH), into tests/bench/RELAY.md: six minutes
 # bench-admission  the whole protocol in virtual time, into tests/bench/RESULTS.md: about an hour (part of it: ARGS="--only saturated")
 # fuzz     let libFuzzer look for bytes that break a reader of proxy/wire or proxy/config: SECONDS=60 for each of tests/fuzz/targets.py
+# audit    ask PyPI for known faults of every dependency, as pinned and at the lowest version allowed; news alone makes it fail, so CI does not run it
 # render-kubernetes  bring the plain manifests into step with the chart
 # lint     ruff, mypy, import floors
 PYTHON ?= python3
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-relay bench-admission fuzz render-kubernetes lint fix
+.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-relay bench-admission fuzz audit render-kubernetes lint fix
 
 install: $(STAMP)
 
@@ -71,6 +72,10 @@ test-observability: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install -q -c constraints.txt --group fuzz
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60)
+
+audit: $(STAMP)
+	$(BIN)/python -m pip install -q -c constraints.txt --group audit
+	$(BIN)/python deploy/audit.py
 
 bench-relay: $(STAMP)
 	$(BIN)/python -m tests.bench.relay_peers $(ARGS)
