@@ -27,7 +27,6 @@ class PeakBound:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._blocks, self._z = 0.0, -inf
-        self.exceeded = False  # it was too high for somebody since the sums were last made anew, and will be for the next
 
     def __repr__(self) -> str:
         """Reading for people and tests."""
@@ -35,7 +34,7 @@ class PeakBound:
 
     def forget(self) -> None:
         """The sums were made anew."""
-        self._z, self.exceeded = -inf, False
+        self._z = -inf
 
     def came(self, newcomer: Newcomer | Undrawn | None) -> None:
         """A lease was booked."""

@@ -24,7 +24,7 @@ from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.refusals import Refusals
 from proxy.core.replica import ReplicaPhase
-from proxy.core.roomy import roomy_place
+from proxy.core.roomy import AGAIN_S, roomy_place
 from proxy.core.router import Place, Router
 from proxy.core.saturation import Binding
 from proxy.core.verdict import Verdict
@@ -46,12 +46,11 @@ class Placement:
         self.router = Router(warmth)
         self.refusals = Refusals()
         self.burst = BurstWatch()
-        self._backfilled_s = float("-inf")
+        self._backfilled_s = self._cramped_s = float("-inf")  # when it was last looked in vain: behind a head, for much room
         self._pool: list[Book] = []
         self._banks: list[Bank] = []
         self._by_model: dict[str, list[Book]] = {}
-        # Heads that found no room in any pool, by model, and what the ledgers were like then: until one changes, or the next Tick,
-        # it need not be asked again.
+        # Heads that found no room in any pool, by model, and the ledgers' state then: until that changes, not asked again before a Tick.
         self._stuck: dict[str, tuple[Waiting, list[int]]] = {}
 
     def banks(self, pool: list[Book]) -> list[Bank]:
@@ -84,13 +83,15 @@ class Placement:
 
     def _roomy(self, entry: Waiting, pool: list[Book], now_s: float) -> Choice | None:
         """The choice where there is so much room that no curve need be drawn (``core.roomy``)."""
-        if len(self.queue) or self.queue.takes is not None or self.refusals:
+        if len(self.queue) or self.queue.takes is not None or self.refusals or 0.0 <= now_s - self._cramped_s < AGAIN_S:
             return None
         books = self._books(pool, entry.demand.length_class.model)
         place = roomy_place(entry, books, self.router, now_s, burst=self.burst.active(now_s))
-        if place is not None:
-            self._note(place[0], Binding.NONE)
-        return None if place is None else Choice(entry, place[0], place[1])
+        if place is None:
+            self._cramped_s = now_s
+            return None
+        self._note(place[0], Binding.NONE)
+        return Choice(entry, *place[:2])
 
     def choices(self, pool: list[Book], now_s: float, *, look_behind: bool = True) -> Iterator[Choice]:
         """The admissions to make now, one after another, each to be booked before the next is asked for. Models do not wait for each other.
@@ -220,9 +221,8 @@ class Placement:
             return None
         binding = self._limit(entry, book, headroom, newcomer.curves, now_s, crowd)
         self._note(book, binding)
-        return (
-            Choice(entry, book, Verdict(binding, headroom, newcomer.curves, 0.0, newcomer)) if binding is Binding.NONE else None
-        )
+        verdict = Verdict(binding, headroom, newcomer.curves, 0.0, newcomer)
+        return Choice(entry, book, verdict) if binding is Binding.NONE else None
 
     def _paced_out(self, entry: Waiting, book: Book, headroom_ratio: float, curves: Curves, now_s: float, crowd: Crowd) -> bool:
         if not book.ledger.leases:

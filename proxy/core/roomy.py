@@ -27,6 +27,7 @@ from proxy.core.saturation import Binding
 from proxy.core.verdict import Verdict
 from proxy.core.waiting import Waiting
 
+AGAIN_S = 0.1  # after looking in vain: looking for each would cost more than it saves where pools are never so roomy
 ROOMY_RATIO = 0.5  # of the pool is left whatever happens: about there drawing begins to matter to other figures than the fit
 _NONE = np.zeros(0)
 NOT_DRAWN = Curves(_NONE, _NONE, _NONE, _NONE)  # reading one fails: there is nothing to read
@@ -46,11 +47,10 @@ def roomy_place(entry: Waiting, books: Sequence[Book], router: Router, now_s: fl
     if book.saturation.guard.recovering or book.ledger.peers is not None:
         return None
     least = 1.0 - BURST_FILL_RATIO if burst else ROOMY_RATIO
-    if book.room_ratio < least or book.bound.exceeded:  # near enough: looking in vain at each would cost more than it saves
+    if book.room_ratio < least:  # near enough: most that are not roomy need not be worked out
         return None
     found = book.undrawn(demand, now_s)
     if found is None or found[0] < least:
-        book.bound.exceeded = True
         return None
     headroom, undrawn = found
     cached_tokens = router.warmth.cached_tokens(demand, (book.spec.name,))[0]

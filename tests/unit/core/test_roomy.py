@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from proxy.core import roomy
+from proxy.core import placement, roomy
 from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.events import Arrive, Effect, Finished, Granted, Observed, ReplicaFound, Reserve, Tick
@@ -191,3 +191,16 @@ def test_nothing_is_decided_otherwise(usable: int, names: tuple[str, ...], monke
     undrawn_ones = decisions(7, usable, names)
     monkeypatch.setattr(roomy, "ROOMY_RATIO", 2.0)
     assert decisions(7, usable, names) == undrawn_ones
+
+
+def test_who_looks_in_vain_is_not_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = roomy_gate(10_000)
+    looked: list[float] = []
+
+    def in_vain(_entry: object, _books: object, _router: object, now_s: float, **_: bool) -> None:
+        looked.append(now_s)
+
+    monkeypatch.setattr(placement, "roomy_place", in_vain)
+    for now_s in (1.0, 1.05, 1.0 + 1.5 * roomy.AGAIN_S, 2.0):
+        gate.handle(Arrive(demand(f"q{now_s}"), streaming=True), now_s)
+    assert looked == [1.0, 1.0 + 1.5 * roomy.AGAIN_S, 2.0]
