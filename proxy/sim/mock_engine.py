@@ -174,6 +174,8 @@ class EngineLoop:
         self._step_time = step_time
         self._seats: dict[str, _Seat] = {}
         self._work = asyncio.Event()
+        self.going = asyncio.Event()  # cleared: it takes no further step
+        self.going.set()
 
     @property
     def unfinished(self) -> int:
@@ -204,6 +206,10 @@ class EngineLoop:
                 self._work.clear()
                 await self._work.wait()
                 self.pace.wake()
+            if not self.going.is_set():
+                await self.going.wait()
+                self.pace.wake()
+                continue  # what there was to do may have been aborted meanwhile
             await self.pace.begin()
             report = self.engine.step()
             self._place(report.admitted, self.pace.now_s())

@@ -46,6 +46,19 @@ class EnginePool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
+    @property
+    def paused(self) -> bool:
+        """Whether the engines stand still."""
+        return not all(engine.going.is_set() for engine in self.engines)
+
+    def go_on(self, *, going: bool) -> None:
+        """Let every engine stop after its step, or step on."""
+        for engine in self.engines:
+            if going:
+                engine.going.set()
+            else:
+                engine.going.clear()
+
     def open_sink(self) -> TokenSink:
         """Where one HTTP request's tokens will go."""
         sink = TokenSink()

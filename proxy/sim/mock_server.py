@@ -27,6 +27,7 @@ from proxy.sim.mock_errors import (
 from proxy.sim.mock_fields import read_json
 from proxy.sim.mock_generation import EnginePool, collect_answer, stream_answer, watching
 from proxy.sim.mock_metrics import ServerCounts, expose
+from proxy.sim.mock_pause import pause_routes
 from proxy.sim.mock_requests import ModelCard, Route, read_generation
 from proxy.sim.mock_settings import MockSettings, add_arguments, settings_from
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY, MockTokenizer, MockVoice
@@ -83,6 +84,7 @@ class MockServer:
             "/tokenize": {"POST": self._tokens(tokenize)},
             "/detokenize": {"POST": self._tokens(detokenize)},
             **{path: {"POST": self._scale_out} for path in SCALE_OUT},
+            **pause_routes(self.pool),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

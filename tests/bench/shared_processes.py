@@ -36,6 +36,7 @@ time.monotonic = lambda: _monotonic() + {ahead_s}
 time.time = lambda: _wall() + {ahead_s}
 """
 EMPTY: Mapping[str, str] = {}
+DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # an engine can be told to stand still while it is compared
 STORE_ADDRESSES = ("127.0.0.1", f"-{STORE}")  # the second one only where it is there: in a namespace
 POLICY = """\
 queue: {{wait_max: {wait_max}}}
@@ -163,7 +164,9 @@ class Fleet:
         self.redis = RedisServer({"bind": " ".join(STORE_ADDRESSES), "protected-mode": "no"})
         self.network = self._network(proxy_ports[2 * count :])
         self.replica_urls = urls or [f"http://{self.network.host}:{port}" for port in mock_ports]
-        self.mocks = [Child(f"mock{i}", self._mock_command(i, port), settings.folder) for i, port in enumerate(mock_ports)]
+        self.mocks = [
+            Child(f"mock{i}", self._mock_command(i, port), settings.folder, DEVELOPMENT) for i, port in enumerate(mock_ports)
+        ]
         self._ports = list(zip(proxy_ports[:count], proxy_ports[count : 2 * count], strict=True))
         self.proxies: list[Proxy] = []
 
