@@ -1,4 +1,4 @@
-"""The moves of ``deploy/MOVING.md``: by the real kubectl each patch does to its object what the guide says, and its way back undoes it."""
+"""The moves of ``deploy/MOVING.md``, and past kvgate: by the real kubectl each patch does what it should, and its way back undoes it."""
 
 import json
 from pathlib import Path
@@ -84,3 +84,13 @@ def test_the_values_for_a_move_begin_by_watching_the_pods_that_serve_today() -> 
     assert wanted["port"] in [port["name"] for port in service["spec"]["ports"]]
     before = of_kind(manifests((FOLDER.parent / "vllm" / "before.yaml").read_text()), "Deployment", "vllm")
     assert service["spec"]["selector"].items() <= before["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_kvgates_own_service_comes_to_lead_to_vllm(tmp_path: Path) -> None:
+    (block,) = [block for block in blocks(ROOT / "deploy" / "kubernetes" / "README.md") if block.patched]
+    was = target_of(block)
+    moved = patched(block, was, tmp_path)
+    pods = of_kind(manifests((FOLDER.parent / "vllm" / "after.yaml").read_text()), "Deployment", "vllm")
+    assert moved["spec"]["selector"].items() <= pods["spec"]["template"]["metadata"]["labels"].items()
+    assert moved["spec"]["ports"][0]["targetPort"] in [port["name"] for port in container(pods)["ports"]]
+    assert moved["spec"]["ports"] == was["spec"]["ports"]
