@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 EXTRAS = "redis,otel,kubernetes"
 
 
-def succeed(*command: str | Path, s_max: float = 900, folder: Path | None = None) -> str:
+def succeed(*command: str | Path, s_max: float = 1800, folder: Path | None = None) -> str:
     """Run a command and return what it printed."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=s_max, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr

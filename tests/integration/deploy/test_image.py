@@ -26,13 +26,12 @@ NOT_FROM_HERE = (
     "hatchling>=1.27",
     "async-timeout",
 )  # what builds it, and what redis wants of a Python below 3.11.3, as Debian's is
-BUILD_S_MAX = 1800.0  # a hang, not a slow disk: layers are copied
 TEMPORARY = {"/tmp", "/var/tmp", "/run/lock"}  # noqa: S108 - open to everybody in any image; read-only roots mount over the first
 
 
 def buildah(*words: str | Path) -> str:
     """Run it over the storage of ``image_base.sh``."""
-    return succeed(*BUILDAH, *words, s_max=BUILD_S_MAX)
+    return succeed(*BUILDAH, *words)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ async def test_it_serves_and_its_health_check_finds_it_alive(container: str) -> 
         ports = ["--host", "127.0.0.1", "--port", str(clients), "--admin-port", str(admin)]
         words = inside(container, "kvgate", "serve", "--replica", f"http://127.0.0.1:{engine}", *ports)
         kvgate = await programs.start_command("kvgate", words, end_s_max=30.0)
-        await until_ready(kvgate, upstream, f"http://127.0.0.1:{clients}", s_max=120.0)
+        await until_ready(kvgate, upstream, f"http://127.0.0.1:{clients}", s_max=180.0)
         for port, code in ((admin, 0), (nobody, 1)):
             asked = inside(container, *(word.replace(":8081", f":{port}") for word in check))
             done = await asyncio.to_thread(subprocess.run, asked, capture_output=True, check=False)

@@ -1,6 +1,7 @@
 """What is released: it installs without a network from its files, holds what it needs, and loads an extra only when it is asked for."""
 
 import json
+import os
 import re
 import subprocess
 import venv
@@ -14,6 +15,7 @@ from tests.integration.deploy.conftest import EXTRAS, ROOT, succeed, tagged
 pytestmark = pytest.mark.deploy
 
 LAZY = ("redis", "opentelemetry", "dns", "zmq", "transformers", "matplotlib")
+PIPX = "pipx>=1.7,<2"
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,21 @@ def test_a_commit_with_the_tag_of_another_version_is_refused(tmp_path: Path) -> 
     assert (done.returncode, done.stdout) == (1, "")
     assert f"the tag says v99.0.0, proxy/__init__.py says {__version__}" in done.stderr
     assert not list((tmp_path / "dist").iterdir())
+
+
+def test_pipx_installs_it_without_a_network(wheels: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "pipx", with_pip=True)
+    succeed(tmp_path / "pipx" / "bin" / "python", "-m", "pip", "install", "-q", PIPX)
+    own = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin"), "PIPX_MAN_DIR": str(tmp_path / "man")}
+    # It brings its own pip up to date first, so a wheel of that must be there too.
+    succeed(tmp_path / "pipx" / "bin" / "python", "-m", "pip", "download", "-q", "-d", tmp_path / "pip", "pip")
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"{wheels} {tmp_path / 'pip'}", "PIPX_DEFAULT_BACKEND": "pip"}
+    done = subprocess.run(
+        [tmp_path / "pipx" / "bin" / "pipx", "install", f"kvgate[{EXTRAS}]"],
+        capture_output=True, text=True, check=False, env={**os.environ, **own, **offline},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert __version__ in succeed(tmp_path / "bin" / "kvgate", "--version")
 
 
 def test_the_command_is_there_and_tells_its_version(installed: Path) -> None:
