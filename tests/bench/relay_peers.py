@@ -43,7 +43,7 @@ from tests.bench.relay_load import load, run_engine
 HERE = Path(__file__).parent
 NOTES = "## Notes"
 PLENTY_BLOCKS, SCARCE_BLOCKS = 1_000_001, 3_801  # scarce: 64 prompts fill more than half, so that each is counted
-SETTLE_S, WARM_S = 3.0, 2.0  # the tokenizer is loaded and the first scrapes are in; lengths are learned
+SETTLE_S, WARM_S = 6.0, 2.0  # the tokenizer is loaded and the first scrapes are in; lengths are learned
 START_S_MAX = 120.0
 NGINX = """worker_processes 1; daemon off; pid {d}/pid; error_log {d}/err warn; events {{ worker_connections 8192; }}
 http {{ access_log off; client_body_buffer_size 1m; keepalive_requests 1000000; client_body_temp_path {d}/b; proxy_temp_path {d}/p;
