@@ -24,6 +24,7 @@ from proxy.core.grid import FloatArray
 from proxy.core.replica import ReplicaPhase
 from proxy.core.shared import Answer, Head, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.shared_ledger import LEASE_S
+from proxy.ports.store import StoreError, StoreFault
 
 Argument = bytes | str | int | float
 _LUA = Path(__file__).parent / "lua"
@@ -126,10 +127,13 @@ def facts_of(record: Record) -> bytes:
 
 
 def record_of(data: bytes, number: int) -> Record:
-    """A record from its JSON and the number that the store gave it. A newer proxy's may tell more than we know."""
-    told = json.loads(data)
-    fields = {name: told[name] for name in RECORD_FIELDS if name in told}
-    return Record(**fields | {"phase": ReplicaPhase(fields["phase"]), "number": number})
+    """A record from its JSON and the number that the store gave it. A newer proxy's may tell more. Raises StoreError for what is none."""
+    try:
+        told = json.loads(data)
+        fields = {name: told[name] for name in RECORD_FIELDS if name in told}
+        return Record(**fields | {"phase": ReplicaPhase(fields["phase"]), "number": number})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StoreError(StoreFault.ANSWER, f"a replica's record cannot be read: {type(error).__name__}") from error
 
 
 class RedisLedger:

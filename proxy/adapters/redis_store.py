@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 from itertools import count
+from math import isfinite
 from typing import Any
 
 from proxy.adapters.redis_link import KNOWN, RedisLink, store_error
@@ -173,7 +174,7 @@ class RedisStore:
                 responses=tuple(_kept(one) for proxy, *one in living.values() if proxy != beat.card.proxy),
                 responses_seen=next(reversed(living), beat.responses_seen or "0-0"),
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise StoreError(StoreFault.ANSWER, f"what stands in {self._ledger.prefix}* cannot be read: {error}") from error
 
     async def _living(self, cards: dict[bytes, bytes], store_s: float) -> tuple[ProxyCard, ...]:
@@ -232,5 +233,7 @@ def _accounts(reply: Any) -> dict[TenantKey, float]:
     accounts = {}
     for key, charge in reply.items():
         priority, _, tenant = key.decode().partition("|")
-        accounts[int(priority), tenant] = float(charge)
+        accounts[int(priority), tenant] = amount = float(charge)
+        if not isfinite(amount):
+            raise ValueError(f"an account of {amount}")  # it would spoil the order of every tenant's turn
     return accounts

@@ -15,8 +15,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
 from proxy.adapters.redis_link import store_error
 from proxy.adapters.redis_scripts import RESERVE, SCRIPTS, RedisLedger, packed_row, record_of
+from proxy.adapters.redis_store import _accounts
 from proxy.core.shared import Answer, Rank
-from proxy.ports.store import StoreFault
+from proxy.ports.store import StoreError, StoreFault
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.shared_rows import ENDS, ask, blocks_row, head, record, rewriting
 
@@ -221,3 +222,18 @@ async def test_a_cluster_keeps_a_pool_together() -> None:
         assert [reply.answer for reply in replies] == [Answer.GRANTED] * 2
         assert (await ledger.reserve(ask(3, 41.0, epoch=epoch))).answer is Answer.ROOM
         await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"x", b"[]", b"5", b"{}", b'{"phase": "no such"}', b'{"phase": ["x"]}', b"[" * 100_000, b"\xff"]
+)
+def test_what_somebody_else_wrote_is_a_fault_of_the_store(text: bytes) -> None:
+    """Not one of kvgate itself: of those, ten in ten seconds switch admission off."""
+    with pytest.raises(StoreError, match="record cannot be read"):
+        record_of(text, 5)
+
+
+@pytest.mark.parametrize("charge", [b"nan", b"inf", b"-inf", b"x"])
+def test_an_account_is_a_number(charge: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  which the caller tells as a fault of the store
+        _accounts({b"0|gold": charge})
