@@ -76,9 +76,10 @@ class TenantShares:
             return 0.0
         total = 0.0
         for book in books:
+            curves = book.ledger.rows.curves[0]  # first: who is not drawn yet has no rows
             rows = [row for lease_id, lease in leases.items() if lease_id in book.ledger.leases for row in lease.rows]
             if rows:
-                total += float(book.ledger.rows.curves[0][rows].sum(axis=0).max())
+                total += float(curves[rows].sum(axis=0).max())
         return total
 
     def held_by_tenant(self, books: Iterable[Book]) -> Generator[None, None, dict[str, float]]:
@@ -89,11 +90,12 @@ class TenantShares:
             for lease in of_tenant.values():
                 leases.setdefault(lease.replica, []).append((number, lease))
         for book in books:
+            curves = book.ledger.rows.curves[0]  # first, as above
             here = [(number, row) for number, lease in leases.get(book.spec.name, ()) if not lease.ended for row in lease.rows]
             if here:
                 numbers, rows = np.asarray(here).T
                 sums = np.zeros((len(held), len(book.grid)))
-                np.add.at(sums, numbers, book.ledger.rows.curves[0][rows])
+                np.add.at(sums, numbers, curves[rows])
                 for tenant, peak in zip(held, sums.max(axis=1).tolist(), strict=True):
                     held[tenant] += peak
             yield

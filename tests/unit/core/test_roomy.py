@@ -204,3 +204,18 @@ def test_who_looks_in_vain_is_not_followed_at_once(monkeypatch: pytest.MonkeyPat
     for now_s in (1.0, 1.05, 1.0 + 1.5 * roomy.AGAIN_S, 2.0):
         gate.handle(Arrive(demand(f"q{now_s}"), streaming=True), now_s)
     assert looked == [1.0, 1.0 + 1.5 * roomy.AGAIN_S, 2.0]
+
+
+def test_what_a_tenant_holds_counts_who_is_not_drawn_yet() -> None:
+    gate = roomy_gate(10_000)
+    (book_,) = gate.fleet
+    gate.handle(Arrive(demand("q", prompt=160, cap=1), streaming=True), 1.0)
+    assert book_.ledger.undrawn
+    told = gate.shares.held_by_tenant([book_])
+    next(told)
+    with pytest.raises(StopIteration) as held:
+        next(told)
+    assert held.value.value == {"default": 10.0}
+    gate.handle(Arrive(demand("r", prompt=160, cap=1), streaming=True), 1.01)
+    assert book_.ledger.undrawn
+    assert gate.shares.held_blocks("default", [book_]) == 20.0
