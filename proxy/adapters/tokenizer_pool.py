@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from proxy.adapters.block_hashes import block_hashes, hash_salt
+from proxy.adapters.block_hashes import HashMemory, hash_salt
 from proxy.adapters.local_counter import LocalCounter, LocalCountError, has_only_ids, pack_prompts
 from proxy.adapters.ratio_counter import RatioCounter
 from proxy.adapters.remote_counter import RemoteCounter, RemoteCountError
@@ -58,6 +58,7 @@ class TokenizerPool:
         self.bound(backlog_max=backlog_max, backlog_bytes_max=backlog_bytes_max)
         self._remote = remote
         self._ratio = ratio
+        self._hashes = HashMemory()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
         self._lock = threading.Lock()
         self.counted_by_source: dict[CountSource, int] = dict.fromkeys(CountSource, 0)
@@ -168,7 +169,7 @@ class TokenizerPool:
         else:
             untruncated = call.truncate_prompt_tokens is None
             texts = self._local.encode(call, frame.context_tokens_max if untruncated else None)
-        return PromptCount(_parts(call, texts, frame), CountSource.EXACT)
+        return PromptCount(_parts(call, texts, frame, self._hashes), CountSource.EXACT)
 
     async def _count_there(self, call: Call, frame: _Frame) -> PromptCount | None:
         if self._remote is None or call.prompt_embeds:
@@ -178,10 +179,10 @@ class TokenizerPool:
         except RemoteCountError as error:
             self.last_error = str(error)
             return None
-        return PromptCount(_parts(call, texts, frame), CountSource.REMOTE)
+        return PromptCount(_parts(call, texts, frame, self._hashes), CountSource.REMOTE)
 
 
-def _parts(call: Call, texts: list[bytes], frame: _Frame) -> tuple[PromptPart, ...]:
+def _parts(call: Call, texts: list[bytes], frame: _Frame, memory: HashMemory) -> tuple[PromptPart, ...]:
     # placeholder ids say nothing of what is in an image, so media prompts share nothing
     hashed = call.shares_prefix and not call.media
     salt = hash_salt(call.model, call.cache_salt)
@@ -193,7 +194,7 @@ def _parts(call: Call, texts: list[bytes], frame: _Frame) -> tuple[PromptPart, .
             continue
         if frame.context_tokens_max is not None and tokens > frame.context_tokens_max:
             raise PromptTooLongError(tokens, exact=True)
-        parts.append(PromptPart(max(1, tokens), block_hashes(ids, frame.block_size, salt) if hashed else ()))
+        parts.append(PromptPart(max(1, tokens), memory.hashes(ids, frame.block_size, salt) if hashed else ()))
     return tuple(parts)
 
 

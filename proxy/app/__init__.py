@@ -42,6 +42,10 @@ from proxy.serving.websockets import WebSockets
 FIRST_PROBE_S = 5.0  # after which a replica that has not answered is named in the log
 GC_THRESHOLDS = 10_000, 20, 50  # a request leaves next to no cycles: looking for them every few requests finds nothing
 
+# How long a thread that counts a long prompt may keep the event loop from going on: Python's own 5 ms is what every stream beside it would
+# wait, again and again. At 1 ms the counting costs a tenth more.
+SWITCH_S = 0.001
+
 log = logging.getLogger("kvgate")
 
 
@@ -168,6 +172,7 @@ async def _prepare(services: Services) -> None:
     for watcher in services.watchers.values():
         if watcher.facts is None:
             log.error("replica %s is not reachable yet: %s. It is used as soon as it answers.", watcher.name, watcher.fault)
+    sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked at again
     gc.set_threshold(*GC_THRESHOLDS)
