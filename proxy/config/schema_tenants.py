@@ -83,6 +83,9 @@ TENANTS = Section(
         "from": Key("sources", OneOrMany(choice(TenantSource), 4), "the first that names somebody rules"),
         "header": Key("header", HEADER_NAME, "the header source reads it"),
         "jwt_claim": Key("jwt_claim", TEXT, "the jwt source reads it"),
+        "undisturbed_ratio": Key(
+            "undisturbed_ratio", number(0, 1), "it is how many of the others' requests find room at once; 0 keeps none for them"
+        ),
         "weights": Key("weights", MapOf(TEXT, number(0.01, 1000), 10_000), "a share of zero would never be served"),
         "list": Key("listed", TableOf(NAME, TENANT, 10_000, _check_tenants), "it says what each tenant may take"),
         "others": Key(

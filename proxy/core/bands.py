@@ -12,7 +12,7 @@ Fails: who comes later and goes ahead of the place is not in it; the measured ra
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -24,13 +24,16 @@ from proxy.core.waiting import Waiting, sort_key
 
 @dataclass(slots=True)
 class TenantLine:
-    """One tenant's line, in order. ``charge`` sums those with a promise; ``drain`` measures how fast the line moves, ``length`` and
-    ``scale`` are for ``core.charging``.
+    """One tenant's line, in order. ``charge`` sums those with a promise, ``peak_blocks`` the forecast peaks of all; ``apart`` says that
+    when last looked at its first one was kept from going by its tenant's share, or is of a tenant that asks for much. ``drain``
+    measures how fast the line moves, ``length`` and ``scale`` are for ``core.charging``.
     """
 
     weight: float = 1.0
     virtual: float = 0.0
     charge: float = 0.0
+    peak_blocks: float = 0.0
+    apart: bool = False
     waiting: list[Waiting] = field(default_factory=list)
     drain: DrainMeter = field(default_factory=DrainMeter)
     length: MeanLength = field(default_factory=MeanLength)
@@ -74,16 +77,19 @@ class Band:
         return found
 
     def order(self) -> Iterator[Waiting]:
-        """Everybody in the order in which room is offered, as if each were charged in turn."""
-        heap = [(tenant.virtual, name, 0) for name, tenant in self.tenants.items() if tenant.waiting]
+        """Everybody in the order in which room is offered, as if each were charged in turn.
+
+        Of tenants at the same virtual time the one with less waiting is first: one that comes back starts where those who wait are.
+        """
+        heap = [(tenant.virtual, len(tenant.waiting), name, 0) for name, tenant in self.tenants.items() if tenant.waiting]
         heapq.heapify(heap)
         while heap:
-            virtual, name, index = heapq.heappop(heap)
+            virtual, _, name, index = heapq.heappop(heap)
             tenant = self.tenants[name]
             entry = tenant.waiting[index]
             if index + 1 < len(tenant.waiting):
                 after = virtual + entry.charge_block_steps * tenant.scale.ratio / max(tenant.weight, 1e-6)
-                heapq.heappush(heap, (after, name, index + 1))
+                heapq.heappush(heap, (after, len(tenant.waiting), name, index + 1))
             yield entry
 
     def ahead(self, demand: Demand, rank_s: float, above: float) -> Ahead:
@@ -101,3 +107,24 @@ class Band:
             if other is not tenant and other.charge > 0.0 and other.virtual < until
         )
         return Ahead(above + own + others, own, None if tenant is None else tenant.drain)
+
+
+def taken(order: Iterator[Waiting], takes: Callable[[Waiting], bool], bands: Mapping[int, Band]) -> Iterator[Waiting]:
+    """Those of ``order`` whom their tenant's share lets go; behind one whom it does not, nobody of its line does. Marks the lines."""
+    kept: set[tuple[int, str]] = set()
+    for entry in order:
+        line = entry.demand.priority, entry.demand.tenant
+        if line in kept:
+            continue
+        goes = takes(entry)
+        bands[line[0]].tenants[line[1]].apart = not goes or entry.asks_much
+        if goes:
+            yield entry
+        else:
+            kept.add(line)
+
+
+def peak_blocks_apart(bands: Mapping[int, Band], tenant: str) -> float:
+    """Forecast peaks of what waits in lines that stand apart, but for the tenant's own."""
+    lines = (line for band in bands.values() for name, line in band.tenants.items() if name != tenant)
+    return sum(line.peak_blocks for line in lines if line.apart and line.waiting)

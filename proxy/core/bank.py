@@ -64,6 +64,10 @@ class Bank:
         """Members for people and tests."""
         return f"<Bank {[book.spec.name for book in self.books]}>"
 
+    def __len__(self) -> int:
+        """Intervals of the grid its forecasts are on."""
+        return self._base.shape[2]
+
     @staticmethod
     def key(book: Book) -> BankKey:
         """What the replicas of one bank have in common."""
@@ -125,6 +129,13 @@ class Bank:
         np.copyto(self._sums, self._base)
         peaks: FloatArray = level_of(self._sums, self._z).max(axis=1)
         return peaks
+
+    def level(self, now_s: float) -> FloatArray:
+        """Q(t) of all its replicas together, in blocks over the grid."""
+        self._sync(now_s)
+        np.copyto(self._sums, self._base)
+        level: FloatArray = level_of(self._sums, self._z).sum(axis=0)
+        return level
 
     def can_serve(self, demand: Demand) -> list[bool]:
         """Which replicas are there and could hold the request's longest prompt and one token."""

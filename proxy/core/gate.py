@@ -80,8 +80,7 @@ class Gate(GateParts):
             case _:
                 assert_never(event)
         if self.fleet.rebuild_when_due(now_s, deciding=not isinstance(event, Tick | Observed)):
-            self.queue.forget_idle()
-            self.rates.forget_idle(now_s)
+            self.forget_idle(now_s)
         self._schedule(now_s, effects, look_behind=isinstance(event, Tick))
         return self.take_effects()
 
@@ -145,8 +144,9 @@ class Gate(GateParts):
         exceeded = self.queue.exceeds(demand)
         entry.may_wait = exceeded is None
         entry.returning = self.shedding.forecast.promises.claim(demand, now_s)
-        self.placement.burst.arrived(now_s)
         held = self.queue.takes is not None and not self.queue.takes(entry)
+        if not held:  # who is held adds nothing to a wave
+            self.placement.burst.arrived(now_s, demand.tenant)
         pool = self.fleet.fresh(now_s)
         choice = None if held else self.placement.at_once(entry, pool, now_s)
         found: Choice | Waiting = choice or (entry if held else self.degrading.at_once(entry, books, pool, now_s))

@@ -11,6 +11,7 @@ from proxy.core.policy import Policy
 from proxy.core.several import Several
 from proxy.core.shedding import Shedding
 from proxy.core.tenant_rates import TenantRates
+from proxy.core.tenant_room import TenantRoom
 from proxy.core.tenant_shares import TenantShares
 from proxy.core.wait_queue import Waiting, WaitQueue
 
@@ -30,7 +31,7 @@ class GateParts:
         self.counters = GateCounters()
         self.observing = Observing(self.shedding, self.counters)
         self.rates = TenantRates(policy.tenants)
-        self.shares = TenantShares(policy.tenants, self.fleet)
+        self.shares = TenantShares(policy.tenants, self.fleet, TenantRoom(self.fleet, self.queue, self.placement))
         self.leases = OpenLeases(self.fleet, self.queue, self.shares)
         self.adopt(policy)
         self.several: Several | None = None
@@ -56,11 +57,18 @@ class GateParts:
         self.shedding.reroutes_max = policy.relay.reroutes_max
         self.rates.adopt(policy.tenants)
         self.shares.tenants = self.shedding.tenants = policy.tenants
-        self.queue.takes = self._takes if policy.tenants.shared else None
+        self.shares.room.adopt(policy.tenants.undisturbed_ratio)
+        self.queue.takes = self._takes if policy.tenants.shared or self.shares.room.kept else None
         self.queue.class_bounds = {one.name: one.queue for one in policy.classes}
 
     def _takes(self, entry: Waiting) -> bool:
         return self.shares.takes(entry, self.queue.now_s)
+
+    def forget_idle(self, now_s: float) -> None:
+        """Close the accounts of tenants that would be opened again just as they are."""
+        self.queue.forget_idle()
+        self.rates.forget_idle(now_s)
+        self.shares.room.forget(now_s)
 
     def share(self) -> Several:
         """From now on other proxies have the same replicas, and a store tells of them."""

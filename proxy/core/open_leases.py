@@ -76,8 +76,8 @@ class OpenLeases:
             cached_tokens=int(self._fleet.warmth.cached_tokens(demand, (name,))[0]),
         )
         self._fleet.add(lease, newcomer)
-        entry.curves.clear()  # 3 KB; the lease's rows hold what is needed of them
         self._shares.started(lease)
+        entry.curves.clear()  # 3 KB; the lease's rows hold what is needed of them
         self._open[demand.request_id] = Open(lease, entry, *charge)
         self.started += 1
         return lease

@@ -15,10 +15,11 @@ spacing their ends nothing.)
 
 It applies only when not everything fits at once: when running plus queued demand exceeds the pools, or for a moment
 (``BURST_HOLD_S``) when a burst of arrivals (``BURST_ARRIVALS`` within ``BURST_WINDOW_S``) is filling a pool beyond ``BURST_FILL_RATIO``
-so fast that it is about to: by the time the first one does not fit, the wave would be in.
+so fast that it is about to: by the time the first one does not fit, the wave would be in. A burst that is one tenant's paces that tenant
+alone: the others who come at that moment are not the wave.
 """
 
-from collections import deque
+from collections import Counter, deque
 
 from proxy.core.grid import FloatArray
 
@@ -32,23 +33,26 @@ BURST_HOLD_S = 0.1
 
 
 class BurstWatch:
-    """Whether requests are arriving in a burst just now."""
+    """Whether requests are arriving in a burst just now, and whose they are."""
 
-    __slots__ = ("_arrivals_s", "_burst_s")
+    __slots__ = ("_arrivals", "_burst_s", "_whose")
 
     def __init__(self) -> None:
-        self._arrivals_s: deque[float] = deque(maxlen=BURST_ARRIVALS)
+        self._arrivals: deque[tuple[float, str]] = deque(maxlen=BURST_ARRIVALS)
         self._burst_s = float("-inf")
+        self._whose: str | None = None  # None: several tenants'
 
-    def arrived(self, now_s: float) -> None:
+    def arrived(self, now_s: float, tenant: str) -> None:
         """One request arrived."""
-        self._arrivals_s.append(now_s)
-        if len(self._arrivals_s) == BURST_ARRIVALS and now_s - self._arrivals_s[0] < BURST_WINDOW_S:
+        self._arrivals.append((now_s, tenant))
+        if len(self._arrivals) == BURST_ARRIVALS and now_s - self._arrivals[0][0] < BURST_WINDOW_S:
             self._burst_s = now_s
+            most, count = Counter(name for _, name in self._arrivals).most_common(1)[0]
+            self._whose = most if count > BURST_ARRIVALS / 2 else None
 
-    def active(self, now_s: float) -> bool:
-        """Whether the last burst is still to be reckoned with."""
-        return now_s - self._burst_s < BURST_HOLD_S
+    def active(self, now_s: float, tenant: str) -> bool:
+        """Whether the last burst is still to be reckoned with for one of this tenant."""
+        return now_s - self._burst_s < BURST_HOLD_S and self._whose in (None, tenant)
 
 
 class CapEnds:

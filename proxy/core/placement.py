@@ -86,7 +86,7 @@ class Placement:
         if len(self.queue) or self.queue.takes is not None or self.refusals or 0.0 <= now_s - self._cramped_s < AGAIN_S:
             return None
         books = self._books(pool, entry.demand.length_class.model)
-        place = roomy_place(entry, books, self.router, now_s, burst=self.burst.active(now_s))
+        place = roomy_place(entry, books, self.router, now_s, burst=self.burst.active(now_s, entry.demand.tenant))
         if place is None:
             self._cramped_s = now_s
             return None
@@ -155,7 +155,7 @@ class Placement:
         demand, barred = entry.demand, entry.barred(now_s) | barred
         books = self._books(pool, demand.length_class.model)
         indifferent = self.router.is_indifferent(entry, books)
-        crowd = Crowd(contended, partial(self._contended, pool, now_s))
+        crowd = Crowd(contended, partial(self._contended, pool, demand.tenant, now_s))
         serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
         if indifferent and serving and not barred:  # mostly it goes to the roomiest, and nobody else need be looked at
             choice = self._on_roomiest(entry, max(serving, key=ROOM), now_s, crowd)
@@ -227,16 +227,16 @@ class Placement:
     def _paced_out(self, entry: Waiting, book: Book, headroom_ratio: float, curves: Curves, now_s: float, crowd: Crowd) -> bool:
         if not book.ledger.leases:
             return False
-        burst = headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s)
+        burst = headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s, entry.demand.tenant)
         if not burst and crowd.contended is False:
             return False
         return book.paced_out(entry.demand, curves, now_s) and (burst or crowd.is_contended())
 
-    def _contended(self, pool: list[Book], now_s: float) -> bool:
-        """Whether running plus queued demand exceeds what the replicas hold."""
+    def _contended(self, pool: list[Book], tenant: str, now_s: float) -> bool:
+        """Whether running plus queued demand exceeds what the replicas hold, for one of this tenant."""
         usable = sum(book.spec.usable_blocks for book in pool)
         peaks = sum(float(bank.peaks(now_s).sum()) for bank in self.banks(pool))
-        return self.queue.peak_blocks + peaks > usable
+        return self.queue.peak_blocks_beside(tenant) + peaks > usable
 
     @staticmethod
     def _reserve(head: Waiting, blocked: Blocked, pool: list[Book], now_s: float) -> Reservation | None:

@@ -26,7 +26,7 @@ BOUND_RATIO_MAX = 0.05  # of the pool for one prompt: so few of them overlook no
 
 def bound_tokens_max(gate: Gate, books: list[Book], slack_tokens: int) -> int:
     """The largest bound, in tokens, of a prompt for one of ``books`` whose exact length does not matter now; 0: every length matters."""
-    if gate.mode is not Mode.ENFORCE or gate.several is not None or gate.rates.active or gate.queue.takes is not None:
+    if gate.mode is not Mode.ENFORCE or gate.several is not None or gate.rates.active or gate.shares.active:
         return 0
     if len(books) != 1 or len(gate.queue):
         return 0

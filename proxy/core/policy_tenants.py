@@ -74,6 +74,10 @@ class Tenants:
     weights: tuple[tuple[str, float], ...] = ()
     listed: tuple[TenantPolicy, ...] = ()
     others: TenantPolicy = field(default_factory=TenantPolicy)
+    # Of the others' requests, how many find room at once beside a tenant that asks for more than its share; 0: none is kept for them. Not
+    # by itself, since room that is kept stands empty for a part of the time: a pool of 35 sequences that everybody overloads serves up to
+    # an eighth less with 0.99.
+    undisturbed_ratio: float = 0.0
 
     def tenant_of(self, headers: Mapping[str, str], user: str | None, *, trusted: bool = True) -> str:
         """Name the tenant; ``default`` when nobody is named. ``headers`` has lower-case names. At most 64 characters.
@@ -114,6 +118,8 @@ class Tenants:
 
     def key_of(self, tenant: str, name: str) -> str:
         """The policy key that says ``name`` of a tenant."""
+        if name == "undisturbed_ratio":  # of all
+            return f"tenants.{name}"
         return f"tenants.list.{tenant}.{name}" if any(one.name == tenant for one in self.listed) else f"tenants.others.{name}"
 
     def weight_of(self, tenant: str) -> float:

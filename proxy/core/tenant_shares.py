@@ -6,6 +6,7 @@ tenant ``i``, and ``p`` the forecast peak of the request, of tenant ``i`` with c
     ceiling   h_i + p <= c_i * U / N                   or nothing of the tenant is there
     floor     F + p <= U - sum over j != i of max(0, f_j * U - h_j)
               or  h_i + p <= f_i * U                   or nothing at all is there
+    room      what ``core.tenant_room`` keeps for the others, while one asks for much
 
 A forecast peak is that of the mean curve, from what is held now on; what requests share is counted for each. ``N`` is how many proxies
 there are: each sees only its own requests, so each keeps to an equal part of the ceiling, and a tenant that is at few of them gets less.
@@ -28,18 +29,19 @@ from proxy.core.fleet import Fleet
 from proxy.core.lease import Lease
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.policy_tenants import Tenants
+from proxy.core.tenant_room import TenantRoom
 from proxy.core.waiting import Waiting
 
-CEILING, FLOOR = "kv_share_max", "kv_share_min"
+CEILING, FLOOR, ROOM = "kv_share_max", "kv_share_min", "undisturbed_ratio"
 SLACK = 1e-9
 
 
 class TenantShares:
     """What tenants hold of the pool, and what the policy says to it."""
 
-    def __init__(self, tenants: Tenants, fleet: Fleet) -> None:
-        self.proxies = 1
+    def __init__(self, tenants: Tenants, fleet: Fleet, room: TenantRoom) -> None:
         self.tenants = tenants
+        self.room = room
         self._fleet = fleet
         self._leases: dict[str, dict[str, Lease]] = {}  # by tenant and lease
         self._held: dict[str, dict[str, tuple[int, float]]] = {}  # by tenant and model, and as of which change of the ledgers
@@ -49,12 +51,23 @@ class TenantShares:
         return f"<TenantShares tenants={len(self._leases)}>"
 
     @property
+    def proxies(self) -> int:
+        """How many proxies there are."""
+        return self.room.proxies
+
+    @proxies.setter
+    def proxies(self, count: int) -> None:
+        self.room.proxies = count
+
+    @property
     def active(self) -> bool:
         """Whether any tenant's share is bounded or kept."""
         return self.tenants.shared
 
     def started(self, lease: Lease) -> None:
         """A tenant got a lease."""
+        if self.room.kept:
+            self.room.admitted(lease)
         self._leases.setdefault(lease.demand.tenant, {})[lease.lease_id] = lease
 
     def ended(self, lease: Lease) -> None:
@@ -101,7 +114,11 @@ class TenantShares:
             yield
         return held
 
-    def _held_now(self, tenant: str, model: str, books: Sequence[Book]) -> float:
+    def holds_any(self, tenant: str) -> bool:
+        """Whether it has a lease."""
+        return tenant in self._leases
+
+    def held_now(self, tenant: str, model: str, books: Sequence[Book]) -> float:
         """As ``held_blocks``, as of the ledgers' last change."""
         if tenant not in self._leases:
             return 0.0
@@ -113,20 +130,30 @@ class TenantShares:
 
     def takes(self, entry: Waiting, now_s: float) -> bool:
         """Whether its share lets ``entry`` in now; notes in it what held it back."""
-        demand = entry.demand
-        books = self._fleet.of_model(demand.length_class.model)
-        entry.held_by = self._bound(entry, books, now_s) if books else ""
-        return not entry.held_by
+        model, entry.asks_much = entry.demand.length_class.model, False
+        books = self._fleet.of_model(model)
+        held_by = self._bound(entry, books, now_s) if books and self.active else ""
+        if books and not held_by and entry.demand.tenant in self._leases and self.room.concerns(model, books):
+            held_by = "" if self._leaves_room(entry, books, now_s) else ROOM
+        entry.held_by = held_by
+        return not held_by
+
+    def _leaves_room(self, entry: Waiting, books: Sequence[Book], now_s: float) -> bool:
+        holds = _Held(self, entry.demand.length_class.model, books)
+        if not holds.blocks(entry.demand.tenant):
+            return True
+        peak, usable = self._peak_blocks(entry, books[0], now_s), sum(book.spec.usable_blocks for book in books)
+        return self.room.lets_in(entry, peak, usable, holds, now_s)
 
     def _bound(self, entry: Waiting, books: Sequence[Book], now_s: float) -> str:
         demand, tenant = entry.demand, entry.demand.tenant
         model, usable = demand.length_class.model, sum(book.spec.usable_blocks for book in books)
         policy = self.tenants.policy_of(tenant)
-        held, peak = self._held_now(tenant, model, books), self._peak_blocks(entry, books[0], now_s)
+        held, peak = self.held_now(tenant, model, books), self._peak_blocks(entry, books[0], now_s)
         if held > 0.0 and held + peak > policy.kv_share_max * usable / self.proxies + SLACK:
             return CEILING
         floors = [one for one in self.tenants.floors if one.name != tenant]
-        kept = sum(max(0.0, one.kv_share_min * usable - self._held_now(one.name, model, books)) for one in floors)
+        kept = sum(max(0.0, one.kv_share_min * usable - self.held_now(one.name, model, books)) for one in floors)
         if not kept or held + peak <= policy.kv_share_min * usable + SLACK or not any(book.ledger.occupied for book in books):
             return ""
         forecast = sum(book.peak_blocks(None, now_s) for book in books)
@@ -152,3 +179,18 @@ class TenantShares:
             Outcome.TENANT_SHARE, gate=CEILING, message=message, measured=least, limit=round(limit, 1), unit="blocks",
             policy_key=self.tenants.key_of(demand.tenant, CEILING),
         )  # fmt: skip
+
+
+class _Held:
+    """What tenants hold of the replicas of one model, for ``core.tenant_room``."""
+
+    def __init__(self, shares: TenantShares, model: str, books: Sequence[Book]) -> None:
+        self._shares, self._model, self._books = shares, model, books
+
+    def any(self, tenant: str) -> bool:
+        """Whether it holds something, of whichever model."""
+        return self._shares.holds_any(tenant)
+
+    def blocks(self, tenant: str) -> float:
+        """Blocks at their forecast peak."""
+        return self._shares.held_now(tenant, self._model, self._books)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from math import inf
 
-from proxy.core.bands import Ahead, Band, TenantLine
+from proxy.core.bands import Ahead, Band, TenantLine, peak_blocks_apart, taken
 from proxy.core.charging import MeanLength
 from proxy.core.demand import Demand
 from proxy.core.drain import DrainMeter
@@ -96,6 +96,7 @@ class WaitQueue(QueueBounds):
 
     @staticmethod
     def _count_charge(entry: Waiting, band: Band, tenant: TenantLine, sign: int) -> None:
+        tenant.peak_blocks += sign * entry.peak_blocks
         if entry.promised:
             band.charge += sign * entry.charge_block_steps
             tenant.charge += sign * entry.charge_block_steps
@@ -129,7 +130,8 @@ class WaitQueue(QueueBounds):
         del self._standing_by[entry.demand.request_id]
         entry.promised, entry.rank_s = True, entry.rank_s + self.now_s - entry.enqueued_s
         insort(tenant.waiting, entry, key=sort_key)
-        self._count_charge(entry, band, tenant, 1)
+        band.charge += entry.charge_block_steps
+        tenant.charge += entry.charge_block_steps
 
     def standing_by(self) -> list[Waiting]:
         """Those without a promise, in the order of their coming."""
@@ -218,22 +220,16 @@ class WaitQueue(QueueBounds):
 
     def ready(self) -> Iterator[Waiting]:
         """As ``order``, without tenants whose share keeps the first of their line from going."""
-        return self.order() if self.takes is None else self._taken(self.order(), self.takes)
+        return self.order() if self.takes is None else taken(self.order(), self.takes, self.bands)
 
-    @staticmethod
-    def _taken(order: Iterator[Waiting], takes: Callable[[Waiting], bool]) -> Iterator[Waiting]:
-        kept: set[tuple[int, str]] = set()
-        for entry in order:
-            line = entry.demand.priority, entry.demand.tenant
-            if line not in kept and takes(entry):
-                yield entry
-            else:
-                kept.add(line)
+    def peak_blocks_beside(self, tenant: str) -> float:
+        """Forecast peaks of what waits and may take the room that the tenant waits for: lines that stand apart let it go ahead."""
+        return self.peak_blocks if self.takes is None else self.peak_blocks - peak_blocks_apart(self.bands, tenant)
 
     def heads(self) -> list[Waiting]:
         """The first of every priority that one waits with and may go, the highest first."""
         bands = (self.bands[priority].order() for priority in sorted(self.bands, reverse=True))
-        ready = bands if self.takes is None else (self._taken(band, self.takes) for band in bands)
+        ready = bands if self.takes is None else (taken(band, self.takes, self.bands) for band in bands)
         return [entry for band in ready for entry in islice(band, 1)]
 
     def displaceable(self, demand: Demand) -> list[Waiting] | None:

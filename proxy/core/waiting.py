@@ -53,6 +53,7 @@ class Waiting:
     returning: bool = False  # it was told to come back at about this time
     degraded: bool = False  # it asks for fewer output tokens than its client did
     held_by: str = ""  # the share of its tenant that keeps it from going (``core.tenant_shares``)
+    asks_much: bool = False  # its tenant does, beside others (``core.tenant_room``)
     refusals: int = 0  # by the store that several proxies share
     held_off: dict[str, float] = field(default_factory=dict)  # by replica, until when the store need not be asked again
     considered: Considered = field(default_factory=Considered)

@@ -122,6 +122,8 @@ def _hold(one: Decision) -> str:
 
 
 def _why_held(one: Decision) -> str:
+    if one.held_by == "undisturbed_ratio":
+        return "its tenant had its share, and what was free was kept for the other tenants"
     if one.held_by:
         return f"its tenant's {one.held_by} was used up"
     if not one.held:

@@ -48,6 +48,7 @@ class Options:
     per_s: float  # requests of each tenant
     unlimited: bool
     over: float = OVER_RATE
+    undisturbed_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Arm:
 def policy(options: Options) -> dict[str, object]:
     """What kvgate is told."""
     rate = {"tokens_per_min": round(options.per_s * 60.0 * TOKENS_PER_REQUEST, 1), "burst": f"{BURST_S}s"}
-    tenants: dict[str, object] = {"from": "header"}
+    tenants: dict[str, object] = {"from": "header", "undisturbed_ratio": options.undisturbed_ratio}
     return {"tenants": tenants if options.unlimited else tenants | {"others": rate}, "relay": {"drain_accept": "0s"}}
 
 
@@ -152,9 +153,12 @@ def main() -> int:
     parser.add_argument("--per-s", type=float, default=1.5)
     parser.add_argument("--over", type=float, default=OVER_RATE)
     parser.add_argument("--unlimited", action="store_true")
+    parser.add_argument("--undisturbed-ratio", type=float, default=0.0, help="the policy's key of that name")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    options = Options(asked.pairs, asked.seconds, asked.tenants, asked.per_s, asked.unlimited, asked.over)
+    options = Options(
+        asked.pairs, asked.seconds, asked.tenants, asked.per_s, asked.unlimited, asked.over, asked.undisturbed_ratio
+    )
     found = asyncio.run(run_pairs(options))
     quiet_ms, loud_ms = (percentile([one for pair in found for one in pair[side].ttfts_ms], 0.99) or 0.0 for side in (0, 1))
     ratio = loud_ms / max(quiet_ms, 1e-9)

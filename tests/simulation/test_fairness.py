@@ -7,6 +7,7 @@ import pytest
 from proxy.core.policy import Policy
 from proxy.core.policy_tenants import TenantPolicy, Tenants
 from proxy.sim.admission import GateAdmission
+from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.fairness import jain_of_backlogged
 from proxy.sim.percentile import percentile
 from proxy.sim.sim_request import SimRequest
@@ -43,27 +44,42 @@ def test_backlogged_tenants_hold_the_cache_for_equal_time_however_long_their_ans
 RATED = Policy(
     tenants=Tenants(others=TenantPolicy(tokens_per_min=23_400.0, burst_s=5.0))
 )  # what 1.5 requests a second take, and some more
+KEEPS_ROOM = Policy(tenants=Tenants(undisturbed_ratio=0.99))
+FIRST_S, LOUD_S = 2.0, 12.0  # before that everybody keeps to his rate
+SMALL = EngineSettings(num_gpu_blocks=257, block_size=16, max_model_len=4096)  # what runs fills two thirds of it
 
 
-def ttfts_of_others(seed: int, times: float) -> list[float]:
-    """First tokens of four tenants that keep to their rate, beside one that offers ``times`` its own. Everybody of them is served."""
+def ttfts_of_others(seed: int, times: float, policy: Policy, engine: EngineSettings, per_s: float) -> list[float]:
+    """First tokens of four tenants that keep to their rate, beside one that comes to offer ``times`` its own."""
     requests = []
     for tenant in range(5):
-        rng, per_s = random.Random(f"{seed} {tenant}"), 1.5 * (times if tenant == 0 else 1.0)
-        for number in range(int(30.0 * per_s)):
-            at_s = 2.0 + (number + rng.random()) / per_s
-            requests.append(SimRequest(f"t{tenant}-{number}", 90, 1000, 120, at_s, f"t{tenant}", wait_s_max=30.0))
+        rng, rate, at_s = random.Random(f"{seed} {tenant}"), per_s, FIRST_S
+        while at_s < LOUD_S + 20.0:
+            rate = per_s * (times if tenant == 0 and at_s >= LOUD_S else 1.0)
+            requests.append(
+                SimRequest(f"t{tenant}-{len(requests)}", 90, 1000, 120, at_s + rng.random() / rate, f"t{tenant}", wait_s_max=30.0)
+            )
+            at_s += 1.0 / rate
     requests.sort(key=lambda one: one.arrival_s)
-    world = World(WorldSettings(engine=POOL), GateAdmission(RATED), Listed(requests)).run()
-    loud = [one for one in world.results.values() if one.request.tenant == "t0"]
-    assert (sum(one.first_s is None for one in loud) > 300) == (times > 1.0), "what exceeds its rate is refused"
-    return [one.first_s - one.arrived_s for one in world.results.values() if one.first_s is not None and one not in loud]
+    world = World(WorldSettings(engine=engine), GateAdmission(policy), Listed(requests)).run()
+    others = [one for one in world.results.values() if one.request.tenant != "t0" and one.arrived_s >= LOUD_S]
+    assert len(others) == int(4 * 20.0 * per_s)
+    return [one.first_s - one.arrived_s for one in others if one.first_s is not None]
 
 
 @pytest.mark.slow
-def test_a_tenant_at_ten_times_its_rate_leaves_the_others_first_tokens_alone() -> None:
-    quiet = [ttft_s for seed in range(1, 4) for ttft_s in ttfts_of_others(seed, 1.0)]
-    loud = [ttft_s for seed in range(1, 4) for ttft_s in ttfts_of_others(seed, 10.0)]
-    assert len(loud) == len(quiet) == 3 * 4 * 45
+@pytest.mark.parametrize(
+    ("policy", "engine", "per_s"),
+    [(RATED, POOL, 1.5), (KEEPS_ROOM, SMALL, 2.0)],
+    ids=["roomy", "keeps room"],
+)
+def test_a_tenant_at_ten_times_its_rate_leaves_the_others_first_tokens_alone(
+    policy: Policy, engine: EngineSettings, per_s: float
+) -> None:
+    quiet, loud = (
+        [ttft_s for seed in range(1, 3) for ttft_s in ttfts_of_others(seed, times, policy, engine, per_s)]
+        for times in (1.0, 10.0)
+    )
+    assert len(loud) == len(quiet), "everybody of the others is served"
     ratio = (percentile(loud, 0.99) or 0.0) / (percentile(quiet, 0.99) or 1.0)
     assert ratio <= 1.2, f"p99 {ratio:.2f} times as long"

@@ -44,14 +44,22 @@ def test_each_side_is_judged_by_itself() -> None:
 def test_arrivals_close_together_are_a_burst_for_a_moment() -> None:
     watch = BurstWatch()
     for index in range(BURST_ARRIVALS):
-        assert not watch.active(10.0)
-        watch.arrived(10.0 + index * BURST_WINDOW_S / (2 * BURST_ARRIVALS))
-    assert watch.active(10.0 + BURST_WINDOW_S)
-    assert not watch.active(10.0 + BURST_WINDOW_S + BURST_HOLD_S)
+        assert not watch.active(10.0, "a")
+        watch.arrived(10.0 + index * BURST_WINDOW_S / (2 * BURST_ARRIVALS), "ab"[index % 2])
+    assert watch.active(10.0 + BURST_WINDOW_S, "c"), "several tenants' are a wave for whoever comes"
+    assert not watch.active(10.0 + BURST_WINDOW_S + BURST_HOLD_S, "c")
+
+
+def test_one_tenants_burst_is_its_own() -> None:
+    watch = BurstWatch()
+    for index in range(BURST_ARRIVALS):
+        watch.arrived(10.0, "b" if index == 1 else "a")
+    assert watch.active(10.0, "a")
+    assert not watch.active(10.0, "b")
 
 
 def test_steady_arrivals_are_none() -> None:
     watch = BurstWatch()
     for index in range(50):
-        watch.arrived(now := index * BURST_WINDOW_S / (BURST_ARRIVALS - 1.5))
-        assert not watch.active(now)
+        watch.arrived(now := index * BURST_WINDOW_S / (BURST_ARRIVALS - 1.5), "a")
+        assert not watch.active(now, "a")

@@ -9,6 +9,7 @@ from proxy.core.events import Arrive, ReplicaFound
 from proxy.core.gate import Gate
 from proxy.core.outcome import Mode
 from proxy.core.plenty import BOUND_RATIO_MAX, SPARE_RATIO, bound_tokens_max
+from proxy.core.policy import TenantPolicy, Tenants
 from proxy.core.replica import ReplicaPhase
 from tests.support.builders import demand, policy, spec
 
@@ -55,7 +56,7 @@ def drain(gate: Gate) -> None:
 CHANGES: dict[str, Callable[[Gate], object]] = {
     "observed only": lambda gate: setattr(gate, "mode", Mode.OBSERVE),
     "other proxies": Gate.share,
-    "tenants with shares": lambda gate: setattr(gate.queue, "takes", bool),
+    "tenants with shares": lambda gate: setattr(gate.shares, "tenants", Tenants(others=TenantPolicy(kv_share_max=0.5))),
     "draining": drain,
 }
 
