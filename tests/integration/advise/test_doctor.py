@@ -1,7 +1,7 @@
 """The doctor on mocks that are really in the state: each is named, most certain first, and a healthy one has nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -24,15 +24,15 @@ ROOMY = {"num_gpu_blocks": 4096}
 QUICK = StepTimeModel(speed=20)
 
 
-def some_long(number: int) -> int:
-    """One answer in 25 is ninety times as long as the others."""
-    return 900 if number % 25 == 0 else 10
+def around(tokens: int) -> Callable[[int], int]:
+    """Lengths that differ. Those of one length end in one step, and every look falls into the same moment of their turn."""
+    return lambda number: tokens * 3 // 4 + number % (tokens // 2 + 1)
 
 
 async def test_a_healthy_engine_has_nothing_idle_or_busy() -> None:
     async with running(settings(engine=ROOMY)) as mock:
         assert cases(await visit(mock, at_once(3), targets=Targets())) == []
-        async with loaded(mock, Traffic(4, lambda _: words(50), lambda _: 40)):
+        async with loaded(mock, Traffic(4, lambda _: words(50), around(40))):
             found = await visit(mock, after_steps(mock, 40, 5), targets=Targets())
     assert cases(found) == []
     assert found.replicas[0].engines[0].output_tokens
@@ -41,7 +41,7 @@ async def test_a_healthy_engine_has_nothing_idle_or_busy() -> None:
 
 async def test_seats_that_are_all_taken_while_the_cache_has_room() -> None:
     async with busy(
-        settings(engine=ROOMY | {"max_num_seqs": 4}, step_time=QUICK), Traffic(20, lambda _: words(50), lambda _: 200)
+        settings(engine=ROOMY | {"max_num_seqs": 4}, step_time=QUICK), Traffic(20, lambda _: words(50), around(200))
     ) as mock:
         found = await visit(mock, after_steps(mock, 30, 8))
         told = await visit(mock, after_steps(mock, 30, 3), flags=read_command(["--max-num-seqs", "4"]))
@@ -54,7 +54,7 @@ async def test_seats_that_are_all_taken_while_the_cache_has_room() -> None:
 async def test_a_pool_too_small_for_the_prompts() -> None:
     async with busy(
         settings(engine={"num_gpu_blocks": 300}, step_time=QUICK),
-        Traffic(5, lambda _: words(1600), lambda number: 20 + number % 21),
+        Traffic(5, lambda _: words(1600), around(30)),
     ) as mock:
         found = await visit(mock, after_steps(mock, 60, 8), flags=read_command(["--max-num-seqs", "256"]))
     assert cases(found)[0] == "pool_small"
@@ -63,7 +63,7 @@ async def test_a_pool_too_small_for_the_prompts() -> None:
 
 async def test_more_admitted_than_the_pool_holds() -> None:
     async with busy(
-        settings(engine={"num_gpu_blocks": 260}, step_time=QUICK), Traffic(40, lambda _: words(60), lambda _: 300)
+        settings(engine={"num_gpu_blocks": 260}, step_time=QUICK), Traffic(40, lambda _: words(60), around(300))
     ) as mock:
         found = await visit(mock, after_steps(mock, 60, 8))
     first = found.diagnosis.findings[0]
@@ -74,7 +74,7 @@ async def test_more_admitted_than_the_pool_holds() -> None:
 
 async def test_the_advice_is_the_versions_own() -> None:
     chosen = settings(engine={"num_gpu_blocks": 260}, step_time=QUICK, metrics_version=MetricsVersion.V0_10_2)
-    async with running(chosen) as mock, loaded(mock, Traffic(40, lambda _: words(60), lambda _: 300)):
+    async with running(chosen) as mock, loaded(mock, Traffic(40, lambda _: words(60), around(300))):
         found = await visit(mock, after_steps(mock, 60, 8), flags=read_command(["--swap-space", "4", "--watermark=0.1"]))
     first = found.diagnosis.findings[0]
     assert first.case == "over_capacity"
@@ -99,7 +99,7 @@ async def test_prefill_that_blocks_first_tokens() -> None:
 
 async def test_small_batches_are_guessed_from_the_steps() -> None:
     async with busy(
-        settings(engine=ROOMY | {"max_num_batched_tokens": 256}, step_time=QUICK), Traffic(4, lambda _: words(900), lambda _: 20)
+        settings(engine=ROOMY | {"max_num_batched_tokens": 256}, step_time=QUICK), Traffic(4, lambda _: words(900), around(20))
     ) as mock:
         found = await visit(mock, after_steps(mock, 30, 8))
     assert "batched_tokens_small" in cases(found)
@@ -107,7 +107,7 @@ async def test_small_batches_are_guessed_from_the_steps() -> None:
 
 async def test_decode_that_is_crowded() -> None:
     async with busy(
-        settings(engine=ROOMY, step_time=StepTimeModel(speed=4)), Traffic(40, lambda _: words(30), lambda _: 100)
+        settings(engine=ROOMY, step_time=StepTimeModel(speed=4)), Traffic(40, lambda _: words(30), around(100))
     ) as mock:
         found = await visit(mock, after_steps(mock, 30, 8), targets=Targets(1000.0, 0.0005))
     assert cases(found)[0] == "decode_crowded"
@@ -115,7 +115,7 @@ async def test_decode_that_is_crowded() -> None:
 
 async def test_a_step_that_few_share_and_is_slow_all_the_same() -> None:
     async with busy(
-        settings(engine=ROOMY, step_time=StepTimeModel(speed=4)), Traffic(3, lambda _: words(30), lambda _: 30)
+        settings(engine=ROOMY, step_time=StepTimeModel(speed=4)), Traffic(3, lambda _: words(30), around(30))
     ) as mock:
         found = await visit(mock, after_steps(mock, 30, 8), targets=Targets(1000.0, 0.0005))
         wide = await visit(mock, after_steps(mock, 30, 4), flags=read_command(["-tp", "4"]))
@@ -125,7 +125,7 @@ async def test_a_step_that_few_share_and_is_slow_all_the_same() -> None:
 
 async def test_prefill_pieces_that_stall_streams() -> None:
     heavy = StepTimeModel(base_s=2e-3, decode_sequence_s=0.0, prefill_token_s=0.05e-3)
-    traffic = (Traffic(4, lambda _: words(20), lambda _: 300), Traffic(1, lambda _: words(2000), lambda _: 60))
+    traffic = (Traffic(4, lambda _: words(20), around(300)), Traffic(1, lambda _: words(2000), around(60)))
     async with (
         running(settings(engine=ROOMY | {"max_num_batched_tokens": 4096}, step_time=heavy)) as mock,
         loaded(mock, *traffic),
@@ -153,7 +153,7 @@ async def test_a_prefix_cache_that_thrashes() -> None:
         shared = words(1600)
         for number in range(12):
             await mock.post("/v1/completions", prompt=f"{shared} {number}", max_tokens=2, ignore_eos=True)
-        async with loaded(mock, Traffic(30, lambda _: words(500), lambda _: 20)):
+        async with loaded(mock, Traffic(30, lambda _: words(200), around(20))):
             found = await visit(mock, after_steps(mock, 80, 10))
     assert "prefix_thrash" in cases(found)
 
@@ -176,7 +176,7 @@ async def test_an_engine_that_stands_still() -> None:
     clock = ShiftedClock()
     async with running(settings(engine=ROOMY, step_time=StepTimeModel(speed=50))) as mock:
         (engine,) = mock.server.pool.engines
-        async with loaded(mock, Traffic(4, lambda _: words(50), lambda _: 2000)):
+        async with loaded(mock, Traffic(4, lambda _: words(50), around(2000))):
             await until(lambda: engine.published.gauges.running == 4, "four running")
             engine._step_time = StepTimeModel(speed=1e-9)  # its next step never ends
             await asyncio.sleep(0.1)
@@ -255,7 +255,7 @@ async def test_simply_too_few_replicas() -> None:
     # Prompts fill the pool and answers are short: nothing needs to grow, so nothing is preempted. Lengths differ: few end in one step.
     async with busy(
         settings(engine={"num_gpu_blocks": 161, "block_size": 64}, step_time=QUICK),
-        Traffic(60, lambda _: words(130), lambda number: 25 + number % 13),
+        Traffic(60, lambda _: words(130), around(30)),
     ) as mock:
         found = await visit(mock, after_steps(mock, 13, 20))
     assert cases(found)[0] == "too_few_replicas"
@@ -266,7 +266,7 @@ async def test_data_parallel_engines_of_which_one_gets_it_all() -> None:
     chosen = settings(engine={"num_gpu_blocks": 300}, step_time=QUICK, data_parallel_size=2)
     async with (
         running(chosen) as mock,
-        loaded(mock, Traffic(30, lambda _: words(200), lambda _: 60, {"x-data-parallel-rank": "1"})),
+        loaded(mock, Traffic(30, lambda _: words(200), around(60), {"x-data-parallel-rank": "1"})),
     ):
         found = await visit(mock, after_steps(mock, 60, 8))
     assert "parallelism_uneven" in cases(found)
