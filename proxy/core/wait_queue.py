@@ -205,7 +205,7 @@ class WaitQueue(QueueBounds):
 
     def ahead(self, demand: Demand, rank_s: float) -> Ahead:
         """What is ahead of a place of this rank among the promised ones of the demand's tenant. Standing by is behind all of those."""
-        above = sum(band.charge for key, band in self.bands.items() if key > demand.priority)
+        above = sum(max(0.0, band.charge) for key, band in self.bands.items() if key > demand.priority)  # rounding may leave less
         band = self.bands.get(demand.priority)
         if band is None:
             return Ahead(above, 0.0, None)

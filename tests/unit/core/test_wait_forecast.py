@@ -60,6 +60,18 @@ def test_higher_bands_are_ahead_and_lower_ones_are_not() -> None:
     assert ahead(line, waiting("x", priority=5)) == 0.0
 
 
+def test_what_rounding_left_of_those_who_went_takes_nothing_off() -> None:
+    """A band of nobody may hold a little less than nothing, and a line of nobody a little more: together they were nothing to divide by."""
+    line = queue()
+    for priority, name in ((2, "high"), (0, "same")):
+        line.push(waiting(name, priority=priority))
+    for name in ("high", "same"):
+        line.remove(name)
+    line.bands[2].charge, line.bands[0].tenants["a"].charge = -1e-12, 1e-12
+    assert ahead(line, waiting("x")) == 1e-12
+    assert WaitForecast(line).wait_s(waiting("x"), [replica()], 0.0) == pytest.approx(0.0, abs=1e-9)
+
+
 def test_a_tenant_with_little_waits_little_however_much_others_have() -> None:
     """Turns are taken by token-time: of the other's 20,000 only as much goes first as the tenant itself has, per weight."""
     line = queue()
