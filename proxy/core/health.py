@@ -7,8 +7,8 @@ A replica that answers its scrapes may still fail what it is sent. It is *ejecte
 
 and the others of its pool fail less than half as often over that time (of those in a row all failed, whatever it answered before):
 what fails everywhere is the requests' fault. What counts as a failure the driver says (``serving.attempts``): never a 4xx, never the
-engine's own full queue. Requests that were under way together and are lost within ``INCIDENT_S`` are one failure: a broken connection
-says no more of its replica for carrying twenty of them.
+engine's own full queue, and nothing that is the request's fault (``core.blame``). Requests that were under way together and are lost
+within ``INCIDENT_S`` are one failure: a broken connection says no more of its replica for carrying twenty of them.
 
 An ejection lasts ``eject * 2^n`` up to ``eject_max``, n being those before it in a row, each before the replica had come through the slow
 start after the last, or had answered ``requests_min`` requests: a new fault of one that was well is a new beginning. Then it comes back
@@ -90,7 +90,7 @@ class Outliers:
         if record is None or (sent_s <= record.incident_s and now_s - record.incident_s < INCIDENT_S):
             return None
         record.incident_s = now_s
-        record.note(now_s, failed=True)
+        record.note(now_s, failed=True, sent_s=sent_s)
         self._doubt(record, now_s)
         reason = self._reason(record, now_s)
         if reason is None or not record.in_use or not self._peers_better(record, reason, now_s):
@@ -103,6 +103,18 @@ class Outliers:
         counts = self.ejections.setdefault(name, {})
         counts[reason] = counts.get(reason, 0) + 1
         return reason
+
+    def acquit(self, name: str, now_s: float, sent_s: float) -> bool:
+        """Its failure of the request sent at ``sent_s`` was the request's own; True when that changes how it is used."""
+        record = self._records.get(name)
+        if record is None or not record.take_back(sent_s):
+            return False
+        doubted = record.doubt is not None and record.in_a_row < DOUBT_FAILURES
+        if doubted:
+            record.doubt = None
+        if record.ejected_until_s is not None and not record.lifted and self._reason(record, now_s) is None:
+            record.lifted = doubted = True
+        return doubted
 
     def returns(self, name: str, now_s: float) -> bool:
         """Whether an ejected one is used again from now on: its time is over, or too many are out."""

@@ -46,7 +46,9 @@ class HealthRecord:
 
     models: tuple[str, ...] = ()
     usable: bool = False  # by looking at it
-    ended: deque[tuple[float, bool]] = field(default_factory=deque)  # when, and whether it failed; of the window
+    ended: deque[tuple[float, bool, float]] = field(
+        default_factory=deque
+    )  # when, whether it failed, when it was sent; of the window
     failed: int = 0  # of those
     in_a_row: int = 0
     incident_s: float = -inf  # when the last failure that counts was met
@@ -68,13 +70,26 @@ class HealthRecord:
         self.failed = self.in_a_row = self.answers = 0
         self.doubt = None
 
-    def note(self, now_s: float, *, failed: bool) -> None:
+    def note(self, now_s: float, *, failed: bool, sent_s: float = inf) -> None:
         """A request ended."""
         self.lapse(now_s)
-        self.ended.append((now_s, failed))
+        self.ended.append((now_s, failed, sent_s))
         self.failed += failed
         self.in_a_row = self.in_a_row + 1 if failed else 0
         self.answers += not failed
+
+    def take_back(self, sent_s: float) -> bool:
+        """The failure of the request sent then was none of its own; False where it did not count, or counts no more."""
+        noted = next((one for one in reversed(self.ended) if one[1] and one[2] == sent_s), None)
+        if noted is None:
+            return False
+        answered_since = any(not failed for when_s, failed, _ in self.ended if when_s > noted[0])
+        self.ended.remove(noted)
+        self.failed -= 1
+        self.in_a_row -= bool(self.in_a_row) and not answered_since
+        if self.incident_s == noted[0]:
+            self.incident_s = -inf
+        return True
 
     def lapse(self, now_s: float) -> None:
         """Forget what has left the window."""

@@ -4,7 +4,7 @@ Only while the client has seen nothing, and only what no harm is done by sending
 ``relay.reroutes_max``, the retry budget (``core.retry_budget``) and the request's deadline:
 
 - a replica that cannot be spoken to: connection refused or lost, a time-out, an answer that is no HTTP;
-- one that answers 5xx: counted against it (``core.health``), unless it is
+- one that answers 5xx: counted against it (``core.health``) unless others answer the same request so too (``core.blame``), or it is
 - 503, or 429: its own full queue, which is backpressure and nobody's fault.
 
 Where it goes next, and when to a replica that has failed it before, says ``core.retrying``. An answer is shown as soon as ``ANSWERS_MAX``
@@ -15,14 +15,16 @@ answer as it is where there is one, else 502, or 504 after a time-out.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from proxy.core.blame import Blame, Failure
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.retry_budget import RetryBudget
 from proxy.ports import Clock, UpstreamError
 from proxy.serving.outstanding import Outstanding
 from proxy.serving.ranks import server_of
-from proxy.serving.relay_result import RelayEnd, RelayResult
+from proxy.serving.relay_result import RelayEnd, RelayHooks, RelayResult
 from proxy.serving.watcher import ReplicaWatcher
 from proxy.wire.answers import GATE_UPSTREAM_TIMEOUT
 
@@ -32,6 +34,14 @@ NOBODY = frozenset[int]()
 ANSWERS_MAX = 3
 RETRY_S = 2.0  # health checks come every second or so
 UNSENDABLE = "request"  # the kind of error that is the request's own
+
+
+@dataclass(slots=True)
+class Tried:
+    """What one request has met: ``refused`` are the replicas whose answer the client was not shown, in their order."""
+
+    refused: list[str] = field(default_factory=list)
+    blame: Blame = field(default_factory=Blame)
 
 
 class Attempts:
@@ -46,16 +56,14 @@ class Attempts:
         self._watchers = watchers
         self._outstanding = outstanding
 
-    def begin(self) -> None:
+    def begin(self) -> Tried:
         """A request is sent for the first time."""
         self.budget.sent(self._clock.now_s())
+        return Tried()
 
-    def refused(self, answering: Sequence[str], *, others: bool) -> frozenset[int]:
-        """The statuses that the client is not to see yet: ``answering`` are the replicas that refused it and the one that is asked now.
-
-        ``others``: another one may take it.
-        """
-        enough = len(set(answering)) >= ANSWERS_MAX or len(answering) >= 2 * ANSWERS_MAX
+    def refused(self, tried: Tried, asked: str, *, others: bool) -> frozenset[int]:
+        """The statuses that the client is not to see yet from the replica that is ``asked`` now. ``others``: another one may take it."""
+        enough = len({*tried.refused, server_of(asked)}) >= ANSWERS_MAX or len(tried.refused) + 1 >= 2 * ANSWERS_MAX
         return TRIED_ELSEWHERE if others and not enough and self.left else NOBODY
 
     @property
@@ -63,9 +71,25 @@ class Attempts:
         """Whether anything may be sent a second time now: by us, or by a client that is told so."""
         return self.budget.left(self._clock.now_s()) > 0
 
-    def again(self, replica: str, result: RelayResult, *, others: bool) -> bool:
+    def hooked(self, tried: Tried, hooks: RelayHooks) -> RelayHooks:
+        """Look at the next answer, where it shows whose fault those before were."""
+        if not tried.blame.undecided:
+            return hooks
+
+        def answers(status: int) -> None:
+            if status in TRIED_ELSEWHERE:
+                return
+            for failure in tried.blame.answered():
+                self._charge(failure)
+
+        return replace(hooks, on_head=answers)
+
+    def again(self, replica: str, result: RelayResult, tried: Tried, *, others: bool) -> bool:
         """Take in how an attempt ended; True when the request is to be tried elsewhere, which draws on the budget."""
-        self._judge(self._watchers.get(server_of(replica)), result)
+        server = server_of(replica)
+        self._judge(server, result, tried)
+        if result.ended is RelayEnd.REFUSED:
+            tried.refused.append(server)
         if result.status is not None and result.status not in TRIED_ELSEWHERE:
             self.budget.answered(self._outstanding.under_way)
         if result.ended not in {RelayEnd.REFUSED, RelayEnd.FAILED_BEFORE_HEAD} or not others:
@@ -74,8 +98,8 @@ class Attempts:
             return False
         return self.budget.take(self._clock.now_s())
 
-    def _judge(self, watcher: ReplicaWatcher | None, result: RelayResult) -> None:
-        error = result.error
+    def _judge(self, server: str, result: RelayResult, tried: Tried) -> None:
+        error, watcher = result.error, self._watchers.get(server)
         if error is not None and error.limit:
             self.timeouts[error.limit] += 1
         if watcher is None:  # it was taken out meanwhile
@@ -88,13 +112,25 @@ class Attempts:
                     result.status is not None and result.status >= 500 and result.status not in BACKPRESSURE
                 ):
                     why = f"status {result.status}" if not result.stream_failed else "an error in the stream"
-                    watcher.failed_request(why, result.sent_s)
+                    self._met(Failure(server, why, result.sent_s), tried.blame)
                 elif result.status not in BACKPRESSURE:
                     watcher.answered_request()
             case RelayEnd.FAILED_BEFORE_HEAD | RelayEnd.FAILED_MIDSTREAM:
                 if error is not None and error.kind != UNSENDABLE and error.limit != "relay.total":  # a long answer is no fault
                     watcher.failed_request(str(error), result.sent_s)
                     watcher.suspect()
+
+    def _met(self, failure: Failure, blame: Blame) -> None:
+        counts, taken_back = blame.met(failure)
+        if counts is not None:
+            self._charge(counts)
+        if taken_back is not None and taken_back.replica in self._watchers:
+            self._watchers[taken_back.replica].acquitted(taken_back.sent_s)
+
+    def _charge(self, failure: Failure) -> None:
+        watcher = self._watchers.get(failure.replica)
+        if watcher is not None:
+            watcher.failed_request(failure.why, failure.sent_s)
 
     def failure(self, result: RelayResult, *, others: bool) -> Refusal:
         """What a client is told whose request no replica answered. ``others``: there was one more, but the budget did not allow it."""

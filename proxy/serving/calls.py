@@ -182,20 +182,18 @@ class Calls:
         services, intake = self._services, course.intake
         unasked = intake.call.stream and not intake.call.usage_wanted
         hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else NO_HOOKS
-        services.attempts.begin()
-        refused = list[str]()
+        tried = services.attempts.begin()
         while True:
             replica = course.replica = admission.lease.replica
-            lost = admission.reroutes > len(refused)  # elsewhere: then a 5xx here is no sign that the request is at fault
+            lost = admission.reroutes > len(tried.refused)  # elsewhere: then a 5xx here is no sign that the request is at fault
             others = admission.untried or (lost and admission.may_go_on)
-            refuse = services.attempts.refused([*refused, server_of(replica)], others=others)
+            refuse, watched = services.attempts.refused(tried, replica, others=others), services.attempts.hooked(tried, hooks)
             fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
-            result = await self._send_to(course, replica, hooks, receive, send, fingerprint=fingerprint, refuse=refuse)
+            result = await self._send_to(course, replica, watched, receive, send, fingerprint=fingerprint, refuse=refuse)
             course.result = result
             self._fingerprints.learn(replica, intake.call.kind, result)
-            refused += [server_of(replica)] if result.ended is RelayEnd.REFUSED else []
             others = result.ended is RelayEnd.REFUSED or admission.may_go_on
-            if not services.attempts.again(replica, result, others=others):
+            if not services.attempts.again(replica, result, tried, others=others):
                 break
             try:
                 await services.guard.run(Part.GATE, admission.reroute(), EXPECTED)
@@ -235,32 +233,30 @@ class Calls:
     async def _static(self, course: Course, receive: Receive, send: Send) -> None:
         """Forward by least outstanding requests, a fixed number per replica: what plain forwarding would do."""
         services, intake = self._services, course.intake
-        attempts, tried = services.attempts, set[str]()
+        attempts, asked = services.attempts, set[str]()
 
         def load() -> dict[str, int]:
             if course.home is not None:
-                return {} if course.home in tried else {course.home: services.outstanding.on(course.home)}
-            gone = frozenset(tried)
+                return {} if course.home in asked else {course.home: services.outstanding.on(course.home)}
+            gone = frozenset(asked)
             return services.outstanding.load(intake.model or None, gone) or services.outstanding.load(excluded=gone)
 
         if not load():
             raise ShedError(services.dispatcher.gate.shedding.no_replica_for(intake.model))
         capped = services.dispatcher.gate.enforces(intake.tenant)
-        attempts.begin()
-        again, refused = True, list[str]()
+        again, tried = True, attempts.begin()
         while again:
             async with services.static_cap.place(load, services.policy.queue.wait_s_max, capped=capped) as place:
                 if place is None:
                     raise ShedError(self._static_full())
-                course.replica, course.reroutes = place.replica, len(tried)
-                tried.add(place.replica)
-                others = len(tried) <= services.policy.relay.reroutes_max and bool(load())
-                refuse = attempts.refused([*refused, place.replica], others=others)
+                course.replica, course.reroutes = place.replica, len(asked)
+                asked.add(place.replica)
+                others = len(asked) <= services.policy.relay.reroutes_max and bool(load())
+                refuse, hooks = attempts.refused(tried, place.replica, others=others), attempts.hooked(tried, NO_HOOKS)
                 with services.outstanding.sent(place.replica):
-                    course.result = result = await self._send_to(course, place.replica, NO_HOOKS, receive, send, refuse=refuse)
-                    again = attempts.again(place.replica, result, others=others)
+                    course.result = result = await self._send_to(course, place.replica, hooks, receive, send, refuse=refuse)
+                    again = attempts.again(place.replica, result, tried, others=others)
                     course.tried += [(place.replica, result.failure or "")] if again else []
-                    refused += [place.replica] if result.ended is RelayEnd.REFUSED else []
         await self._show(course, result, send, others=others)
         course.conclude()
 

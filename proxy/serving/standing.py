@@ -95,6 +95,10 @@ class Standing:
             log.error("replica.ejected replica=%s reason=%s last=%s", self.name, reason, why)
         return reason is not None or self.slow_start != before
 
+    def acquitted(self, sent_s: float) -> bool:
+        """What it failed then was the request's fault; True when it is used otherwise from now on."""
+        return self._outliers.acquit(self.name, self._clock.now_s(), sent_s)
+
     def returns(self) -> bool:
         """Whether it was ejected and is used again from now on, or another proxy's word changed how it is used."""
         if not self._outliers.returns(self.name, self._clock.now_s()):

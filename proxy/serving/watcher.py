@@ -31,7 +31,7 @@ from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.guard import Guard, InternalFaultError, Part
 from proxy.serving.ranks import engines_apart, split_sample, split_spec
 from proxy.serving.replica_spec import spec_of
-from proxy.serving.second_proxy import SecondProxyWatch
+from proxy.serving.second_proxy import SecondProxies
 from proxy.serving.standing import Standing
 
 FAILURES_MAX = 3
@@ -71,7 +71,7 @@ class ReplicaWatcher:
         self._heard_s = dispatcher.clock.now_s()  # when it last answered or one of our streams on it went on
         self._streamed = 0
         self._wedged: set[str] = set()
-        self._second: dict[str, SecondProxyWatch] = {}
+        self._second = SecondProxies()
         self._specs: tuple[ReplicaSpec, ...] = ()
 
     @property
@@ -107,6 +107,12 @@ class ReplicaWatcher:
     def failed_request(self, why: str, sent_s: float) -> None:
         """It failed a request that was sent at ``sent_s``, and may be ejected for it."""
         if self.standing.failed(why, sent_s):
+            self._tell_phase()
+
+    def acquitted(self, sent_s: float) -> None:
+        """The request that was sent then is at fault itself."""
+        if self.standing.acquitted(sent_s):
+            self.suspect()  # an ejection ends with the next look
             self._tell_phase()
 
     def follow(self, scrape: Scrape) -> None:
@@ -230,7 +236,7 @@ class ReplicaWatcher:
         for book in self.books():
             self.history[book.spec.name].append(compared(book, sample.sampled_s))
             self._look_for_standstill(book)
-            self._look_for_second_proxy(book)
+            self._second.look(self.name, book)
         if self._turns is not None:
             self._turns.scraped(self.names)
         return True
@@ -245,18 +251,9 @@ class ReplicaWatcher:
             self._wedged.discard(name)
         self.standing.stand_still(self._wedged.issuperset(self.names))
 
-    def _look_for_second_proxy(self, book: Book) -> None:
-        ours, foreign = book.ledger.sequences_total, book.saturation.foreign_sequences
-        if self._second.setdefault(book.spec.name, SecondProxyWatch()).looked(ours, foreign):
-            log.warning(
-                "replica.second_proxy replica=%s ours=%d foreign=%d: as much bypasses this proxy as goes through it. Another kvgate there?"
-                " Then give all of them the same --redis",
-                book.spec.name, ours, foreign,
-            )  # fmt: skip
-
     def second_proxy(self, name: str) -> bool:
         """Whether what bypasses us on one of ``names`` looks like another kvgate."""
-        return name in self._second and self._second[name].suspected
+        return self._second.suspected(name)
 
     def _several(self, sample: ReplicaSample) -> None:
         """Whether the URL balances over several engines shows only after a while, and may end again."""
