@@ -11,9 +11,10 @@ heads (``core.shared_heads``). Every call is one step of the store: nothing come
 Fencing. An epoch is given at registration and rises even across a loss of the store, being made from its clock. A proxy that let a row with
 something in it expire loses its registration, so what it sends from before is refused until it registers anew and rewrites all.
 
-Recovery. A store without a generation has lost its rows. It begins one and recovers for a lease, or for a replica until as many proxies
-have rewritten it as any of them knew. Meanwhile a proxy that has written what it has there gets what keeps it within its own last share,
-and the empty replica's rule is set aside: that nothing is written proves nothing.
+Recovery. A store without a generation has lost its rows. It begins one and recovers for a lease, but ``RECOVERY_S_MAX`` at most, or for a
+replica until as many proxies have rewritten it as any of them knew. Meanwhile a proxy that has written what it has there gets what keeps
+it within its own last share, and the empty replica's rule is set aside: that nothing is written proves nothing. Who has not written by
+then died, or is cut off: it takes no more than its last share either way, and what its requests hold shows in the measurement.
 
 Scrape lease. The first to publish a replica's record may go on to do so; another takes over when the lease has passed, with a record that
 goes on from the one that stands: the replica's step clock never goes back, for rows are anchored in it.
@@ -33,6 +34,9 @@ from proxy.core.shared_sum import SEQUENCES, ReplicaAccount, stamp_ms
 
 BEHIND_STEPS_MAX = 1.0  # of a record that takes over: rounding, and two readings of the store's clock
 LEASE_S = 2.0
+# Full sharing is to be back two seconds after the store. A proxy that lives has written anew by then: a call to a store that was gone is
+# given up after a second, the next goes out within 0.1 s, and it takes three. (Waiting for a lease, all waited for one that was killed.)
+RECOVERY_S_MAX = 1.25
 
 
 class SharedLedger:
@@ -59,7 +63,7 @@ class SharedLedger:
 
     def _begin(self, now_s: float) -> None:
         if self._generation is None:
-            self._generation, self._recovering_until_s = stamp_ms(now_s), now_s + self.lease_s
+            self._generation, self._recovering_until_s = stamp_ms(now_s), now_s + min(self.lease_s, RECOVERY_S_MAX)
 
     def _recovering(self, account: ReplicaAccount, now_s: float) -> bool:
         if now_s >= self._recovering_until_s:

@@ -36,9 +36,10 @@ import redis.asyncio
 import uvloop
 
 from tests.bench import shared_network
+from tests.bench.shared_back import BACK_S_MAX, Back, sharing_again
 from tests.bench.shared_engines import EngineWatch
 from tests.bench.shared_load import Clients, SharedLoad
-from tests.bench.shared_outcomes import BACK_S_MAX, Verdict, judge_end, sharing_again
+from tests.bench.shared_outcomes import Verdict, judge_end
 from tests.bench.shared_processes import Fleet, FleetSettings, Proxy
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 0.6
@@ -55,7 +56,7 @@ class Faults:
     fleet: Fleet
     rng: random.Random
     counts: Counter[str] = field(default_factory=Counter)
-    back_s: list[float] = field(default_factory=list)  # from mending the store until all shared again
+    back: list[Back] = field(default_factory=list)  # from mending until all shared again
     _starting: list[asyncio.Task[None]] = field(default_factory=list)
 
     def kinds(self) -> dict[str, tuple[int, Callable[[], Awaitable[None]]]]:
@@ -78,7 +79,7 @@ class Faults:
         name = self.rng.choices(list(kinds), [weight for weight, _ in kinds.values()])[0]
         self.counts[name] += 1
         await kinds[name][1]()
-        self.back_s.append(await sharing_again(self.fleet))
+        self.back.append(Back(name, *await sharing_again(self.fleet)))
         await asyncio.sleep(self.rng.uniform(PAUSE_S_MIN, PAUSE_S_MAX))
 
     def _some_time_s(self) -> float:
@@ -194,7 +195,7 @@ async def run_faults(settings: FleetSettings, faults: int, seed: int, back_s_max
         loop.time() - started_s,
         fleet.network.kind,
         dict(breaking.counts),
-        breaking.back_s,
+        breaking.back,
         load.sent,
         watch,
         end,

@@ -20,14 +20,14 @@ import redis.asyncio
 from tests.bench.engine import EngineState, scrape
 from tests.bench.load import Fate, LoadRequest, percentile
 from tests.bench.loads import as_request, chat, distinct_words
+from tests.bench.shared_back import BACK_S_MAX, Back, told_by_kind
 from tests.bench.shared_engines import EngineWatch
 from tests.bench.shared_judge import HIGH, LEASES, LOW, JudgedReplica
 from tests.bench.shared_load import Clients, Sent, SharedLoad, failures
 from tests.bench.shared_monitor import numbers, written_now
-from tests.bench.shared_processes import Fleet, Proxy
+from tests.bench.shared_processes import Fleet
 
 ROUNDING = 1e-6
-BACK_S_MAX = 2.0  # what is promised: from mending until every proxy shares
 GIVE_UP_S = 30.0
 LONG_REQUESTS, LONG_TOKENS = 24, 600
 LOOKS = 5  # at most: a token on its way to a proxy when the engines stopped is in the next rewrite
@@ -64,27 +64,6 @@ class EndState:
     def agreed(self) -> bool:
         """Whether every replica held at the last look."""
         return bool(self.looks) and all(one.held for one in self.looks[-1])
-
-
-async def shares(client: httpx.AsyncClient, proxy: Proxy) -> bool:
-    """Whether a proxy says that it shares; False where it says nothing."""
-    try:
-        answer = await client.get(f"{proxy.admin_url}/admin/proxies", timeout=2)
-        return answer.status_code == 200 and answer.json()["store"]["phase"] == "sharing"
-    except (httpx.TransportError, ValueError, KeyError):
-        return False
-
-
-async def sharing_again(fleet: Fleet) -> float:
-    """Wait until every proxy that is up shares; seconds it took, or ``GIVE_UP_S`` when it did not come to that."""
-    loop = asyncio.get_running_loop()
-    start_s = loop.time()
-    async with httpx.AsyncClient() as client:
-        while (took_s := loop.time() - start_s) < GIVE_UP_S:
-            if all(await asyncio.gather(*(shares(client, proxy) for proxy in fleet.proxies if proxy.up))):
-                return took_s
-            await asyncio.sleep(PERIOD_S)
-    return GIVE_UP_S
 
 
 def reserved(known: JudgedReplica) -> tuple[float, float, float]:
@@ -184,7 +163,7 @@ class Verdict:
     elapsed_s: float
     network: str
     counts: dict[str, int]
-    back_s: list[float]
+    back: list[Back]
     sent: Sequence[Sent]
     watch: EngineWatch
     end: EndState
@@ -193,14 +172,17 @@ class Verdict:
     apart_ratio_max: float = 0.0  # of the pool: the most that isolated proxies' last shares can have come to
 
     @property
+    def took_s(self) -> list[float]:
+        """Seconds until all shared again, of each fault."""
+        return [one.took_s for one in self.back]
+
+    @property
     def faults(self) -> list[str]:
         """What did not hold, in words."""
         found = [f"failed {count} × {text}" for text, count in failures(self.sent).items()]
         if not any(one.record.fate is Fate.COMPLETED for one in self.sent):
             found.append("no request completed")
-        late = [took for took in self.back_s if took > self.back_s_max]
-        if late:
-            found.append(f"sharing came back late {len(late)} times of {len(self.back_s)}, at most {max(late):.2f} s")
+        found += [f"sharing came back late: {one}" for one in self.back if one.took_s > self.back_s_max]
         if self.watch.wanted_ratio_max > 1.0 + self.apart_ratio_max:
             found.append(
                 f"{self.watch.wanted_ratio_max:.2f} of a pool wanted, {1.0 + self.apart_ratio_max:.2f} with all last shares"
@@ -226,7 +208,8 @@ class Verdict:
             "requests": len(self.sent),
             "fates": fates,
             "open_at_a_killed_proxy": sum(one.excused for one in self.sent),
-            "sharing_back_s": {"p50": percentile(self.back_s, 0.5), "p99": percentile(self.back_s, 0.99)},
+            "sharing_back_s": {"p50": percentile(self.took_s, 0.5), "p99": percentile(self.took_s, 0.99)},
+            "sharing_back_by_kind_s": told_by_kind(self.back),
             "held_ratio_max": self.watch.held_ratio_max,
             "wanted_ratio_max": self.watch.wanted_ratio_max,
             "engine_waiting_max": self.watch.waiting_max,

@@ -20,7 +20,7 @@ if not NOW then
   local time = redis.call('TIME')
   NOW = tonumber(time[1]) + tonumber(time[2]) / 1e6
 end
-local ANCHOR_STEPS, REBUILD_S, SLACK, LOAD_FIELDS = 16, 2, 1e-6, 6
+local ANCHOR_STEPS, REBUILD_S, RECOVERY_S_MAX, SLACK, LOAD_FIELDS = 16, 2, 1.25, 1e-6, 6
 local sqrt, abs, huge = math.sqrt, math.abs, math.huge
 
 local function stamp_ms() return math.floor(NOW * 1000) end
@@ -29,7 +29,7 @@ local function stamp_ms() return math.floor(NOW * 1000) end
 local function begin(proxy)
   local got = redis.call('HMGET', POOL, 'generation', 'recovering_until', 'expected', 'p|' .. proxy)
   if got[1] then return tonumber(got[2]), tonumber(got[3]), got[4] end
-  local until_s = NOW + LEASE
+  local until_s = NOW + math.min(LEASE, RECOVERY_S_MAX)
   redis.call('HSET', POOL, 'generation', string.format('%.0f', stamp_ms()),
     'recovering_until', string.format('%.17g', until_s), 'expected', '0')
   return until_s, 0, got[4]

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.core.shared import Answer, Rank, ReserveReply, RewriteReply, curves_of, load_of
 from proxy.core.shared_heads import OFFER_S
-from proxy.core.shared_ledger import SharedLedger
+from proxy.core.shared_ledger import RECOVERY_S_MAX, SharedLedger
 from tests.support.shared_rows import ENDS, RANK, ask, blocks_row, head, record, rewriting
 
 BETTER = Rank(-1.0, 0.0, 0.0)
@@ -18,8 +18,8 @@ PROXIES = ("p0", "p1", "p2")
 class Fleet:
     """A ledger that has recovered, with three proxies whose numbers it keeps. ``r0`` has 100 blocks."""
 
-    def __init__(self, **fields: object) -> None:
-        self.ledger = SharedLedger(lease_s=2.0)
+    def __init__(self, lease_s: float = 2.0, **fields: object) -> None:
+        self.ledger = SharedLedger(lease_s)
         self.epochs = {proxy: self.ledger.register(proxy, 0.0) for proxy in PROXIES}
         self.numbers = dict.fromkeys(PROXIES, 0)
         assert self.ledger.publish(record(**fields), ENDS, 1.0, 0.0)
@@ -272,21 +272,22 @@ def test_after_a_flush_everybody_keeps_to_its_last_share_until_all_have_rewritte
     assert fleet.reserve("p0", 3, 10.0, number=10, own_share_blocks=33.0).answer is Answer.GRANTED
     refused = fleet.reserve("p0", 1, 10.5, number=11, own_share_blocks=33.0)
     assert refused.answer is Answer.RECOVERING
-    assert refused.retry_s == pytest.approx(1.5)
+    assert refused.retry_s == pytest.approx(RECOVERY_S_MAX - 0.5)
     fleet.rewrite("p1", 10.5, known=3)
     assert fleet.reserve("p0", 1, 10.5, number=12, own_share_blocks=33.0).answer is Answer.RECOVERING
     fleet.rewrite("p2", 10.5, known=3)
     assert fleet.reserve("p0", 1, 10.5, number=13, own_share_blocks=33.0).answer is Answer.GRANTED
 
 
-def test_recovery_ends_with_the_lease_where_a_proxy_does_not_come_back() -> None:
-    fleet = Fleet()
+@pytest.mark.parametrize(("lease_s", "recovers_s"), [(1.0, 1.0), (2.0, RECOVERY_S_MAX), (600.0, RECOVERY_S_MAX)])
+def test_recovery_does_not_wait_long_for_who_does_not_come_back(lease_s: float, recovers_s: float) -> None:
+    fleet = Fleet(lease_s=lease_s)
     fleet.ledger.flush()
     assert fleet.ledger.publish(record(), ENDS, 1.0, 10.0)
     fleet.epochs["p0"] = fleet.ledger.register("p0", 10.0)
     fleet.rewrite("p0", 10.0, known=3)
-    assert fleet.reserve("p0", 50, 11.9, own_share_blocks=33.0).answer is Answer.RECOVERING
-    assert fleet.reserve("p0", 50, 12.0, own_share_blocks=33.0).answer is Answer.GRANTED
+    assert fleet.reserve("p0", 50, 10.0 + recovers_s - 0.01, own_share_blocks=33.0).answer is Answer.RECOVERING
+    assert fleet.reserve("p0", 50, 10.0 + recovers_s, own_share_blocks=33.0).answer is Answer.GRANTED
 
 
 def test_a_proxy_that_leaves_takes_everything_with_it() -> None:
