@@ -4,7 +4,6 @@
 preemptions every proxy sees those of all, so over proxies the most is taken, not the sum.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -57,12 +56,7 @@ def added(sums: Iterable[Sums], *, proxies: bool) -> Sums:
         for name in ADDED:
             setattr(total, name, getattr(total, name) + getattr(one, name))
         for name in (*HISTOGRAMS, *BY_REPLICA):
-            ours = Counter(getattr(total, name))
-            setattr(
-                total,
-                name,
-                dict(
-                    ours | Counter(getattr(one, name)) if proxies and name in BY_REPLICA else ours + Counter(getattr(one, name))
-                ),
-            )
+            ours, most = getattr(total, name), proxies and name in BY_REPLICA
+            for key, count in getattr(one, name).items():
+                ours[key] = max(ours.get(key, 0), count) if most else ours.get(key, 0) + count
     return total

@@ -124,10 +124,28 @@ def test_modes_are_told_apart_and_the_time_in_each(world: World) -> None:
     assert {mode: (sums.requests, sums.seconds) for mode, sums in modes.items()} == {"observe": (1, 20.0), "enforce": (2, 10.0)}
 
 
+def test_what_can_change_no_more_is_kept_packed_and_told_as_before(world: World) -> None:
+    for minute in range(4):
+        for count in range(minute + 1):
+            world.ended(would=Would(1.0 + count), own_s=0.001 * (count + 1))
+        world.later(MINUTE_S)
+    before = world.observed
+    assert (before.requests, before.would_hold_needless, sum(before.own_s.values()), before.seconds) == (10, 10, 10, 240.0)
+    assert len(before.own_s) == 4
+    world.later(LATE_S / 2)
+    world.ended(would=Would(1.0))
+    assert (len(world.history._past), len(world.history._entries)) == (3, 2), "a preemption may still follow the last"
+    world.later(LATE_S * 2)
+    assert (len(world.history._past), len(world.history._entries)) == (4, 1)
+    assert all(len(past.packed) < 200 for past in world.history._past)
+    assert (world.observed.requests, world.observed.would_hold_needless) == (11, 11)
+    assert world.history.report(2 * MINUTE_S).modes["observe"].requests == 8
+
+
 def test_only_what_is_asked_for_is_told_and_only_so_much_is_kept(world: World) -> None:
-    for _ in range(MINUTES_MAX + 5):
+    for minute in range(MINUTES_MAX + 30):
         world.ended()
-        world.clock.advance(MINUTE_S)
+        (world.clock.advance if minute % 3 == 2 else world.later)(MINUTE_S)
     assert world.history.report(10 * MINUTE_S).modes["observe"].requests == 10
     assert world.history.report(1e9).modes["observe"].requests == MINUTES_MAX
     assert world.history.report(600.0).known_s == 600.0
