@@ -20,6 +20,7 @@ from urllib.parse import quote
 import httpx
 
 from proxy.adapters.certificates import trusted
+from proxy.adapters.let_go import let_go
 from proxy.adapters.model_config import read_model_layers
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
@@ -135,7 +136,7 @@ class ControlHttp:
             ) from error
 
     async def _read(self, client: httpx.AsyncClient, url: str, trace: _ConnectTrace) -> Answer:
-        async with client.stream("GET", url, extensions={"trace": trace}) as response:
+        async with let_go(client.stream("GET", url, extensions={"trace": trace})) as response:
             first_byte_s = self._clock.now_s()
             body = bytearray()
             if response.headers.get("content-encoding", "identity") != "identity":  # unpacked it may be a thousand times as long

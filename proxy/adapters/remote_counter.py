@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from proxy.adapters.let_go import let_go
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.ports import Clock
 from proxy.wire.call import Call, ChatPrompt
@@ -99,7 +100,8 @@ class RemoteCounter:
     async def _post(self, url: str, content: bytes) -> tuple[int, bytes]:
         """Status and body of the answer. Raises RemoteCountError for one that is too long."""
         body = bytearray()
-        async with self._client.stream("POST", url, content=content, headers=_HEADERS, timeout=self._timeout_s) as response:
+        opened = self._client.stream("POST", url, content=content, headers=_HEADERS, timeout=self._timeout_s)
+        async with let_go(opened) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise RemoteCountError("/tokenize answered something else: it is compressed")
             async for part in response.aiter_bytes():

@@ -17,6 +17,7 @@ from proxy.ports.store import ProxyCard
 from proxy.serving.access import error_answer
 from proxy.serving.admin_overrides import response_of
 from proxy.serving.decisions import KEPT_MAX, found_in
+from proxy.serving.packed_ring import PackedRing
 from proxy.serving.services import Services
 from proxy.wire.decision import Decision, shown
 
@@ -30,7 +31,7 @@ def request_routes(services: Services) -> list[Route]:
 
     async def told(matching: Mapping[str, str], last: int, outcome: str | None) -> Response:
         opened = [] if outcome not in {None, OPEN} else services.decisions.open(last, matching)
-        packed = [] if outcome == OPEN else services.decisions.packed()
+        packed = None if outcome == OPEN else services.decisions.packed()
         words = matching if outcome is None else {**matching, "outcome": outcome}
         proxy = services.request_ids.proxy
         body = await asyncio.to_thread(_body, proxy, opened, packed, words, last)
@@ -56,9 +57,9 @@ def request_routes(services: Services) -> list[Route]:
     return [Route("/admin/requests", several, methods=["GET"]), Route("/admin/requests/{id:path}", one, methods=["GET"])]
 
 
-def _body(proxy: str, opened: list[Decision], packed: list[bytes], matching: Mapping[str, str], last: int) -> bytes:
+def _body(proxy: str, opened: list[Decision], packed: PackedRing | None, matching: Mapping[str, str], last: int) -> bytes:
     """What is told; in a thread, since a search through everything and a thousand records take some ten milliseconds."""
-    found = opened + found_in(packed, matching, last - len(opened))
+    found = opened if packed is None else opened + found_in(packed, matching, last - len(opened))
     return msgspec.json.encode({"proxy": proxy, "requests": [shown(one) for one in found]})
 
 

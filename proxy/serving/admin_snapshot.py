@@ -26,6 +26,7 @@ from proxy.serving.admin_overrides import overrides_state, response_of
 from proxy.serving.decisions import unpacked
 from proxy.serving.exposition import exposition
 from proxy.serving.own_routes import OwnRoutes
+from proxy.serving.packed_ring import PackedRing
 from proxy.serving.replica_state import replica_state
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
@@ -58,7 +59,7 @@ def snapshot_routes(services: Services) -> list[Route]:
     return [Route("/admin/snapshot", snapshot, methods=["GET"])]
 
 
-def _body(state: dict[str, Any], opened: list[Decision], ended: list[bytes], metrics: str, names: Names | None) -> bytes:
+def _body(state: dict[str, Any], opened: list[Decision], ended: PackedRing, metrics: str, names: Names | None) -> bytes:
     state["policy"]["in_force"] = policy_shown(state["policy"]["in_force"], names)
     state["metrics"] = metrics_shown(metrics, names).splitlines()
     state["open"] = [decision_shown(one, names) for one in opened]

@@ -1,11 +1,10 @@
 """The decisions of the last requests, for who asks why one waited: the last ``KEPT_MAX`` that ended, and those that are open.
 
-A decision that has ended is kept packed (``wire.decision``), some hundred bytes that the garbage collector need not look at, and read
-again only when it is asked for; nothing is indexed, since a search through all of them takes a millisecond or two. Ids are the clients',
-so one may name several.
+A decision that has ended is kept packed (``wire.decision``, ``serving.packed_ring``), some hundred bytes that the garbage collector need
+not look at, and read again only when it is asked for; nothing is indexed, since a search through all of them takes some milliseconds. Ids
+are the clients', so one may name several.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from proxy.core.considered import Considered, Looks
 from proxy.core.outcome import Refusal
 from proxy.ports import Clock
 from proxy.ports.record import RequestRecord
+from proxy.serving.packed_ring import PackedRing
 from proxy.wire.decision import Decision, Looked, Refused
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Decisions:
         self._clock = clock
         self._mode = mode
         self._waiting = waiting  # what was seen for a request of the gate's queue
-        self._ended: deque[bytes] = deque(maxlen=KEPT_MAX)
+        self._ended = PackedRing(KEPT_MAX)
         self._open: dict[int, Course] = {}
 
     def __repr__(self) -> str:
@@ -71,14 +71,13 @@ class Decisions:
 
     # ---- what is asked
 
-    def packed(self) -> list[bytes]:
-        """Those that ended, the oldest first, to be read elsewhere with ``unpacked``."""
-        return list(self._ended)
+    def packed(self) -> PackedRing:
+        """Those that ended as they are now, to be read elsewhere with ``unpacked``."""
+        return self._ended.copy()
 
     def since(self, number: int) -> list[Decision]:
         """Those that ended after the first ``number``, as far as they are kept, the oldest first."""
-        new = min(self.ended_total - number, len(self._ended))
-        return [] if new <= 0 else [_unpack(one) for one in islice(self._ended, len(self._ended) - new, None)]
+        return [_unpack(one) for one in self._ended.latest(self.ended_total - number)]
 
     def open(self, last: int, matching: Mapping[str, str] = NO_FIELDS) -> list[Decision]:
         """The newest ``last`` that have not ended and whose ``request_id`` and ``tenant`` are as in ``matching``."""
@@ -157,7 +156,7 @@ def unpacked(packed: bytes) -> Decision:
     return _unpack(packed)
 
 
-def found_in(packed: Sequence[bytes], matching: Mapping[str, str], last: int) -> list[Decision]:
+def found_in(packed: PackedRing, matching: Mapping[str, str], last: int) -> list[Decision]:
     """The newest ``last`` of those that were kept whose fields are as in ``matching``. Reads only what holds the words."""
     words = [word.encode() for word in matching.values()]
     holding = (_unpack(one) for one in reversed(packed) if all(word in one for word in words))

@@ -28,7 +28,7 @@ def test_the_last_are_kept_and_no_more() -> None:
     for index in range(KEPT_MAX + 7):
         kept.keep(record(request_id=f"r{index}"))
     assert kept.ended_total == KEPT_MAX + 7
-    packed = kept.packed()
+    packed = kept.packed().latest(2 * KEPT_MAX)
     assert (len(packed), unpacked(packed[0]).request_id, unpacked(packed[-1]).request_id) == (KEPT_MAX, "r7", f"r{KEPT_MAX + 6}")
     assert [one.request_id for one in kept.since(KEPT_MAX + 5)] == [f"r{KEPT_MAX + 5}", f"r{KEPT_MAX + 6}"]
     assert len(kept.since(0)) == KEPT_MAX
@@ -53,9 +53,9 @@ def test_words_of_clients_are_bounded_and_times_are_of_the_wall() -> None:
     clock = FakeClock(100.0)
     kept = decisions(clock)
     kept.keep(record(model="x" * 10_000, arrived_s=40.0, refusal=Refusal(Outcome.NO_REPLICA, "model", "y" * 10_000)))
-    one = unpacked(kept.packed()[0])
+    one = unpacked(kept.packed().latest(1)[0])
     assert len(one.model) == 128
     assert one.refused is not None
     assert len(one.refused.message) == 512
     assert one.arrived_wall_s == 40.0
-    assert len(kept.packed()[0]) < 1200
+    assert len(kept.packed().latest(1)[0]) < 1200
