@@ -39,13 +39,16 @@ class Choice:
     def note(self) -> None:
         """Keep with the request what was seen."""
         chosen: Place = (self.book, self.verdict, Binding.NONE)
-        looked = [chosen, *(place for place in self.places if place[0] is not self.book)]
-        undrawn = self.verdict.newcomer
+        considered, undrawn = self.entry.considered, self.verdict.newcomer
         if isinstance(undrawn, Undrawn):
-            self.entry.considered.bounded(undrawn.mean_blocks, undrawn.ceiling_blocks)
+            considered.bounded(undrawn.mean_blocks, undrawn.ceiling_blocks)
         else:
-            self.entry.considered.forecast(self.verdict.curves)
-        self.entry.considered.placed = looks_at(looked, self.standings)
+            considered.forecast(self.verdict.curves)
+        if not self.places:  # nobody else was looked at
+            considered.placed = Looks((look_at(chosen, None),), 0)
+            return
+        looked = [chosen, *(place for place in self.places if place[0] is not self.book)]
+        considered.placed = looks_at(looked, self.standings)
 
 
 class Spot(NamedTuple):
@@ -88,15 +91,17 @@ class Blocked:
             self.binding, self.headroom_ratio = binding, verdict.headroom_ratio
 
 
+def look_at(place: Place, score: float | None) -> ReplicaLook:
+    """One replica as it was seen."""
+    book, verdict, binding = place
+    spec = book.spec
+    return ReplicaLook(spec.name, binding, verdict.headroom_ratio, spec.usable_blocks, verdict.cached_tokens, score)
+
+
 def looks_at(places: Sequence[Place], standings: Sequence[Standing]) -> Looks:
     """What was seen, as it is kept: the first of ``places``, which stand in the order of their headroom but for a chosen one."""
     scores = {one.replica: one.score for one in standings}
-    told = tuple(
-        ReplicaLook(
-            book.spec.name, binding, verdict.headroom_ratio, book.spec.usable_blocks, verdict.cached_tokens, scores.get(book.spec.name)
-        )
-        for book, verdict, binding in places[:LOOKS_MAX]
-    )  # fmt: skip
+    told = tuple(look_at(place, scores.get(place[0].spec.name)) for place in places[:LOOKS_MAX])
     return Looks(told, len(places) - len(told))
 
 

@@ -18,6 +18,11 @@ class CountSource(StrEnum):
     BOUND = "bound"  # not counted: the bound that its bytes set was too small to matter (``core.plenty``)
 
 
+def bucket(tokens: int | None) -> int:
+    """Powers of four: lengths within a factor of four share a class. None (no cap) is its own bucket."""
+    return -1 if tokens is None else (max(tokens, 1).bit_length() + 1) // 2
+
+
 @dataclass(frozen=True, slots=True)
 class PromptPart:
     """One prompt: its length in tokens and, where known, the chained hashes of its full blocks (``tokens // block_size`` of them).
@@ -39,9 +44,12 @@ class LengthClass:
     tools: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Demand:
-    """A request as the gate sees it. Times are seconds of the injected clock."""
+    """A request as the gate sees it. Times are seconds of the injected clock.
+
+    Not to be changed once it is made; not frozen either, since that costs a call for each field.
+    """
 
     request_id: str
     parts: tuple[PromptPart, ...]
@@ -73,18 +81,22 @@ class Demand:
     sequences: int = field(init=False, repr=False, compare=False)  # slots that the engine needs
     count_is_exact: bool = field(init=False, repr=False, compare=False)  # whether the engine would count the same
     hashed: bool = field(init=False, repr=False, compare=False)  # whether its blocks may be found among those of others
+    length_name: tuple[str, str, bool, int, int] = field(init=False, repr=False, compare=False)  # ``core.length_names.leaf_name``
 
     def __post_init__(self) -> None:
-        tokens = [part.tokens for part in self.parts]
-        derived = {
-            "prompt_tokens": sum(tokens),
-            "prompt_tokens_longest": max(tokens),
-            "sequences": len(tokens) * self.copies,
-            "count_is_exact": self.count_source in {CountSource.EXACT, CountSource.REMOTE},
-            "hashed": self.shares_prefix and any(part.block_hashes for part in self.parts),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        parts, kind = self.parts, self.length_class
+        if len(parts) == 1:
+            self.prompt_tokens = self.prompt_tokens_longest = parts[0].tokens
+            any_hashes = bool(parts[0].block_hashes)
+        else:
+            tokens = [part.tokens for part in parts]
+            self.prompt_tokens, self.prompt_tokens_longest = sum(tokens), max(tokens)
+            any_hashes = any(part.block_hashes for part in parts)
+        self.sequences = len(parts) * self.copies
+        self.count_is_exact = self.count_source is CountSource.EXACT or self.count_source is CountSource.REMOTE
+        self.hashed = self.shares_prefix and any_hashes
+        lengths = bucket(self.prompt_tokens_longest), bucket(self.output_tokens_max)
+        self.length_name = (kind.model, kind.tenant, kind.tools, *lengths)
 
     def kv_prompt_tokens(self, part: PromptPart) -> int:
         """The part's length as its KV goes. In a beam search the last token out is fed back as part of the grown prompt."""

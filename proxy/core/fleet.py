@@ -264,8 +264,10 @@ class Fleet:
     def rebuild_when_due(self, now_s: float, *, deciding: bool = False) -> bool:
         """Bring running requests into the survival estimate now and then; True when it did. ``deciding`` puts it off, but not for ever."""
         waited_s = now_s - self._rebuilt_s
+        if deciding and waited_s < REBUILD_S_LATE:
+            return False
         enough = self.model.completions_total - self._rebuilt_completions >= REBUILD_COMPLETIONS
-        if waited_s < (REBUILD_S_LATE if deciding else REBUILD_S_MIN if enough else REBUILD_S):
+        if waited_s < (REBUILD_S_MIN if enough else REBUILD_S):
             return False
         self._rebuilt_s, self._rebuilt_completions = now_s, self.model.completions_total
         self.model.rebuild([book.ledger.running() for book in self._pool])

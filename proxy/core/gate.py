@@ -33,7 +33,6 @@ from proxy.core.events import (
     ReplicaEvent,
     ReplicaFound,
     ReplicaGone,
-    RequestEvent,
     Reroute,
     Reserve,
     Shed,
@@ -52,6 +51,7 @@ from proxy.core.several import Ask
 from proxy.core.tick import tick_s
 from proxy.core.wait_queue import Waiting
 
+UPKEEP = (Tick, Observed)  # events that may take their time
 USED = frozenset({Outcome.COMPLETED, Outcome.CUT_OFF, Outcome.CANCELLED})  # ends at which the engine has worked for the client
 
 
@@ -65,7 +65,11 @@ class Gate(GateParts):
         match event:
             case Arrive():
                 self._arrive(event, now_s, effects)
-            case Granted() | Refused() | Reroute() | Cancelled() | Finished():
+            case Granted():
+                self._granted(event.request_id, now_s, effects)
+            case Finished():
+                self._finished(event, effects)
+            case Refused() | Reroute() | Cancelled():
                 self._request_event(event, now_s, effects)
             case PeersTold() | RecordTold() | Offered():
                 self._store_event(event, now_s, effects)
@@ -79,7 +83,7 @@ class Gate(GateParts):
                 self.fleet.refresh_due(now_s)
             case _:
                 assert_never(event)
-        if self.fleet.rebuild_when_due(now_s, deciding=not isinstance(event, Tick | Observed)):
+        if self.fleet.rebuild_when_due(now_s, deciding=not isinstance(event, UPKEEP)):
             self.forget_idle(now_s)
         self._schedule(now_s, effects, look_behind=isinstance(event, Tick))
         return self.take_effects()
@@ -91,10 +95,8 @@ class Gate(GateParts):
             return due_s
         return min(due_s, now_s + tick_s(self.fleet.rate_per_s_max()), self.queue.deadline_s_next())
 
-    def _request_event(self, event: RequestEvent, now_s: float, effects: list[Effect]) -> None:
+    def _request_event(self, event: Refused | Reroute | Cancelled, now_s: float, effects: list[Effect]) -> None:
         match event:
-            case Granted(request_id):
-                self._granted(request_id, now_s, effects)
             case Refused(request_id, None):
                 self._place_anew(request_id, now_s, effects, alone=True)
             case Refused(request_id, _, retry_s):
@@ -106,8 +108,6 @@ class Gate(GateParts):
                 if self.queue.remove(request_id) is None and (opened := self.leases.end(request_id, effects)) is not None:
                     self.leases.settle_so_far(opened)
                 self.rates.end(request_id, 0.0, now_s, served=False)
-            case Finished():
-                self._finished(event, effects)
             case _:
                 assert_never(event)
 
@@ -202,8 +202,9 @@ class Gate(GateParts):
             return
         usable = [book for book in books if not book.spec.among(entry.barred(entry.enqueued_s))] or books
         book = min(usable, key=lambda book: len(book.ledger.leases))
-        expected = self.fleet.model.output_tokens_expected(entry.demand, book.output_tokens_max(entry.demand))
-        self._book_lease(entry, book, expected, effects).would = would
+        cap = book.output_tokens_max(entry.demand)
+        expected = self.fleet.model.output_tokens_expected(entry.demand, cap)
+        self._book_lease(entry, book, cap, expected, effects).would = would
 
     def _release_all(self, now_s: float, effects: list[Effect]) -> None:
         """Nobody is held outside of enforce: who waits when the mode changes goes now."""
@@ -240,14 +241,14 @@ class Gate(GateParts):
         ask = (None, None) if self.several is None else self.several.ask(choice.entry, book)
         self.queue.charge_ahead_of_end(demand, charge, forecast)
         self._book_lease(
-            choice.entry, book, expected, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer, ask=ask
+            choice.entry, book, cap, expected, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer, ask=ask
         )
 
     def _book_lease(
-        self, entry: Waiting, book: Book, output_tokens_forecast: float, effects: list[Effect], *,
+        self, entry: Waiting, book: Book, output_tokens_max: int, output_tokens_forecast: float, effects: list[Effect], *,
         charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | Undrawn | None = None, ask: Ask = (None, None),
     ) -> Lease:  # fmt: skip
-        lease = self.leases.start(entry, book, output_tokens_forecast, charge=charge, newcomer=newcomer)
+        lease = self.leases.start(entry, book, output_tokens_max, output_tokens_forecast, charge=charge, newcomer=newcomer)
         effects.append(Reserve(entry.demand.request_id, lease, *ask))
         return lease
 

@@ -182,7 +182,9 @@ class KvShape:
         if not self.plain:
             return float(self.held(*np.array([[float(prompt_tokens)], [tokens], [float(copies)], [float(shares)]]))[0])
         one = ceil(tokens / self.block_size)
-        common = (prompt_tokens - 1) // self.block_size if copies > 1 and shares and self.layout.prefix_caching else 0
+        if copies == 1:  # nearly all
+            return float(one)
+        common = (prompt_tokens - 1) // self.block_size if shares and self.layout.prefix_caching else 0
         return float(common + copies * (one - common))
 
     def shared(self, prompt_tokens: FloatArray, tokens: FloatArray) -> FloatArray:

@@ -1,19 +1,15 @@
 """Names of the classes of output lengths (``core.survival``), from the root to the leaf, in any process alike."""
 
-from proxy.core.demand import Demand
+from proxy.core.demand import Demand, bucket
+
+__all__ = ["Key", "bucket", "chain_of", "class_chain", "leaf_name"]
 
 Key = tuple[str | int | bool, ...]
 
 
-def bucket(tokens: int | None) -> int:
-    """Powers of four: lengths within a factor of four share a class. None (no cap) is its own bucket."""
-    return -1 if tokens is None else (max(tokens, 1).bit_length() + 1) // 2
-
-
 def leaf_name(demand: Demand) -> Key:
     """What names a demand's leaf, in any process alike: model, tenant, tools, and the buckets of its prompt and its cap."""
-    kind = demand.length_class
-    return kind.model, kind.tenant, kind.tools, bucket(demand.prompt_tokens_longest), bucket(demand.output_tokens_max)
+    return demand.length_name
 
 
 def chain_of(name: Key) -> tuple[Key, ...]:

@@ -85,6 +85,7 @@ class Newcomers:
         self.model = model
         self.shape = shape
         self._grown = grid.ends + LEAD_STEPS
+        self._grown_first = float(self._grown[0])
         self._grown_blocks = np.ceil((self._grown + shape.block_size - 1.0) / shape.block_size)  # at the most, of one sequence
         self._ages: dict[float, _Ages] = {}  # by delay, whole steps
         self._by_rest: dict[int, FloatArray] = {}  # blocks at the intervals' ends, by tokens in the prompt's last block
@@ -140,20 +141,21 @@ class Newcomers:
         full, rest = divmod(prompt_tokens - 1, shape.block_size)
         at_cap = ceil((prompt_tokens - 1 + output_tokens_max) / shape.block_size)
         bound = min(full + grown + z * (full * error + grown_error), at_cap * (1.0 + z * error))
-        held = min(full + ceil((float(self._grown[0]) + rest) / shape.block_size), at_cap)
+        held = min(full + ceil((self._grown_first + rest) / shape.block_size), at_cap)
         return Undrawn(bound, float(held), min(full + grown, float(at_cap)), float(at_cap))
 
     def _tops_of(self, leaf: int, delay_steps: float) -> tuple[float, float, float]:
         """max(S g), max(d + k) and max((d + k) g) of ``undrawn``."""
-        weights = self._weights_of(leaf, delay_steps)
-        tops = self._tops.get((leaf, delay_steps))
-        if tops is None:
-            survival, spread, _, common = weights
-            errors = np.sqrt(np.maximum(spread, 0.0)) + common
-            tops = (
-                float((survival * self._grown_blocks).max()), float(errors.max()), float((errors * self._grown_blocks).max()),
-            )  # fmt: skip
-            self._tops[leaf, delay_steps] = tops
+        key = (leaf, delay_steps)
+        tops = self._tops.get(key) if self._version == self.model.version else None
+        if tops is not None:
+            self._weights.move_to_end(key)
+            return tops
+        survival, spread, _, common = self._weights_of(leaf, delay_steps)
+        errors = np.sqrt(np.maximum(spread, 0.0)) + common
+        tops = self._tops[key] = (
+            float((survival * self._grown_blocks).max()), float(errors.max()), float((errors * self._grown_blocks).max()),
+        )  # fmt: skip
         return tops
 
     def renew(self) -> None:

@@ -15,6 +15,7 @@ answers of five tokens several times what they took.) The steps of its prefill a
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import ceil
 
 from proxy.core.book import Book
 from proxy.core.demand import Demand
@@ -56,17 +57,20 @@ class OpenLeases:
         return self.started - self.ended
 
     def start(
-        self, entry: Waiting, book: Book, output_tokens_forecast: float, *,
+        self, entry: Waiting, book: Book, output_tokens_max: int, output_tokens_forecast: float, *,
         charge: tuple[float, float] = (0.0, 0.0), newcomer: Newcomer | Undrawn | None = None,
     ) -> Lease:  # fmt: skip
-        """Book a lease for ``entry`` on ``book``: ``charge`` and the forecast it was made by, ``newcomer`` its curves there, if any."""
+        """Book a lease for ``entry`` on ``book``, with so many output tokens at most and as forecast.
+
+        ``charge``: what its tenant is charged, and the forecast it was made by; ``newcomer``: its curves there, if any.
+        """
         demand, name = entry.demand, book.spec.name
         assert demand.request_id not in self._open, demand.request_id
         lease = Lease(
             lease_id=f"{demand.request_id}.{entry.tries}" + (f".{entry.refusals}" if entry.refusals else ""),
             demand=demand,
             replica=name,
-            output_tokens_max=book.output_tokens_max(demand),
+            output_tokens_max=output_tokens_max,
             sent_s=self.now_s,
             sent_steps=book.steps_now(self.now_s),
             streaming=entry.streaming,
@@ -131,5 +135,13 @@ def used_block_steps(ledger: Ledger, demand: Demand, output_tokens: float) -> fl
     """KV token-time of a request, in block-steps, with ``output_tokens`` out of each of its sequences."""
     if output_tokens <= 0.0:
         return 0.0
+    if demand.copies == 1 and len(demand.parts) == 1 and ledger.shape.plain:  # nearly all: as below, without the calls
+        before, size = demand.kv_prompt_tokens(demand.parts[0]) - 1, ledger.block_size
+        blocks = (
+            ceil((before + 1.0) / size)
+            + 4.0 * ceil((before + output_tokens / 2.0) / size)
+            + ceil((before + output_tokens) / size)
+        )
+        return output_tokens * blocks / 6.0
     begun, half, ended = (ledger.blocks_at(demand, tokens) for tokens in (1.0, output_tokens / 2.0, output_tokens))
     return output_tokens * (begun + 4.0 * half + ended) / 6.0

@@ -19,7 +19,7 @@ so fast that it is about to: by the time the first one does not fit, the wave wo
 alone: the others who come at that moment are not the wave.
 """
 
-from collections import Counter, deque
+from collections import deque
 
 from proxy.core.grid import FloatArray
 
@@ -47,8 +47,9 @@ class BurstWatch:
         self._arrivals.append((now_s, tenant))
         if len(self._arrivals) == BURST_ARRIVALS and now_s - self._arrivals[0][0] < BURST_WINDOW_S:
             self._burst_s = now_s
-            most, count = Counter(name for _, name in self._arrivals).most_common(1)[0]
-            self._whose = most if count > BURST_ARRIVALS / 2 else None
+            names = [name for _, name in self._arrivals]
+            most = max(names, key=names.count)
+            self._whose = most if names.count(most) > BURST_ARRIVALS / 2 else None
 
     def active(self, now_s: float, tenant: str) -> bool:
         """Whether the last burst is still to be reckoned with for one of this tenant."""

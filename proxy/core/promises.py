@@ -100,7 +100,7 @@ class Promises:
     def claim(self, demand: Demand, now_s: float) -> bool:
         """Whether the request is one that was told to come at about this time; its seat is taken then."""
         self._lapse(now_s)
-        if not demand.fingerprint:
+        if not self._by_key or not demand.fingerprint:
             return False
         for promise in self._by_key.get(key_of(demand), ()):
             if promise.due_s - EARLY_S <= now_s:

@@ -55,7 +55,11 @@ class QueueBounds:
 
     def exceeds(self, demand: Demand) -> tuple[str, int, int] | None:
         """The bound that one more request would break: (policy key, value with it, limit)."""
-        return self.exceeds_own(demand) or _first_over(
+        own = self.exceeds_own(demand)
+        within = self.requests < self.requests_max and self.tokens + demand.prompt_tokens <= self.tokens_max
+        if own is not None or (within and self.bytes + demand.body_bytes <= self.bytes_max):  # mostly, and for each request
+            return own
+        return _first_over(
             ("queue.requests_max", self.requests + 1, self.requests_max),
             ("queue.tokens_max", self.tokens + demand.prompt_tokens, self.tokens_max),
             ("queue.bytes_max", self.bytes + demand.body_bytes, self.bytes_max),

@@ -198,9 +198,12 @@ class Saturation:
         bound = BACKLOG_STEPS * self.step_time.token_budget
         at_once = min(BACKLOG_TOKENS_AT_ONCE, BACKLOG_S * self.targets.prefill_tokens_per_s)
         bound = max(bound, at_once)
-        budget, full_s = self.step_time.token_budget, self.step_s(self.step_time.token_budget)
-        if self.targets.ttft_s_min < inf and full_s > 0.0:
-            bound = min(bound, TTFT_BACKLOG_SHARE * self.targets.ttft_s_min / full_s * budget)
+        ttft_s = self.targets.ttft_s_min
+        if ttft_s < inf:
+            budget = self.step_time.token_budget
+            full_s = self.step_s(budget)
+            if full_s > 0.0:
+                bound = min(bound, TTFT_BACKLOG_SHARE * ttft_s / full_s * budget)
         return bound
 
     def ttft_s_forecast(self, demand: Demand, now_s: float, *, cached_tokens: float = 0.0, backlog: bool = True) -> float:

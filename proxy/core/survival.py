@@ -43,6 +43,7 @@ PRIOR_TOKENS = 64.0
 FORGET_COMPLETIONS = 2000.0  # half-life of about 1,400 completions; what changes sooner is for the watch over shifts
 KEEP = 1.0 - 1.0 / FORGET_COMPLETIONS
 ENDED_MAX = 1024  # counted at once: some milliseconds, where nobody asks for hazards anew
+EXPECTED_MAX = 4096
 CLASSES_MAX = 4096  # 1.6 MB of hazards; newcomers beyond it share their parent's class
 PRIOR_RATES = PRIOR_POWER * np.log((EDGES[1:] + PRIOR_TOKENS) / (EDGES[:-1] + PRIOR_TOKENS))
 
@@ -76,6 +77,7 @@ class SurvivalModel:
         self._answer: tuple[int, ...] = ()
         self._alive: FloatArray = np.zeros((ROWS_START, BINS))  # S at each bin's start
         self._areas: FloatArray = np.zeros((ROWS_START, BINS))  # its integral up to there
+        self._expected: dict[tuple[int, int], float] = {}  # mean lengths by class and cap, asked for since the hazards were made
         self.version = 0  # of the hazards: they change only in ``rebuild``
         self.shifts_total = 0
         self.completions_total = 0
@@ -197,6 +199,7 @@ class SurvivalModel:
         self._draw(1, doubts)
         alive = self._alive[: len(rates)] = np.exp(np.cumsum(-rates, axis=1) + rates)
         self._areas[: len(rates), 1:] = np.cumsum((alive[:, :-1] + alive[:, 1:]) * 0.5 * WIDTHS[:-1], axis=1)
+        self._expected.clear()
         self.version += 1
 
     def rates(self, running: Iterable[Running]) -> tuple[FloatArray, FloatArray]:
@@ -276,7 +279,15 @@ class SurvivalModel:
 
     def output_tokens_expected(self, demand: Demand, cap: int) -> float:
         """Mean output length of a new request, cut at ``cap`` tokens: the integral of S, by trapezoids over the bins."""
-        row = self.leaf(demand)
+        key = self.leaf(demand), cap
+        found = self._expected.get(key)
+        if found is None:
+            if len(self._expected) >= EXPECTED_MAX:
+                self._expected.clear()
+            found = self._expected[key] = self._tokens_expected(*key)
+        return found
+
+    def _tokens_expected(self, row: int, cap: int) -> float:
         index = min(bisect_left(EDGE_LIST, cap) - 1, BINS - 1)  # the last edge below the cap
         if index < 0:
             return 0.0

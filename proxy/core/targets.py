@@ -55,11 +55,10 @@ class Targets:
     def remove(self, lease: Lease, now_s: float) -> None:
         """A lease ended."""
         demand = lease.demand
-        for counts, target_s in ((self._ttft_s, demand.ttft_s), (self._tpot_s, demand.tpot_s)):
-            if target_s is not None:
-                counts[target_s] -= 1
-                if not counts[target_s]:
-                    del counts[target_s]
+        if demand.ttft_s is not None:
+            _one_less(self._ttft_s, demand.ttft_s)
+        if demand.tpot_s is not None:
+            _one_less(self._tpot_s, demand.tpot_s)
         self._leases -= 1
         if not self._leases:  # what rounding left over would add up
             self.prefill_outlook = self._output_tokens = 0.0
@@ -96,7 +95,7 @@ class Targets:
     @property
     def ttft_s_min(self) -> float:
         """The least TTFT target in seconds; infinite without any."""
-        return min(self._ttft_s, default=inf)
+        return min(self._ttft_s) if self._ttft_s else inf
 
     @property
     def any_tpot(self) -> bool:
@@ -114,21 +113,30 @@ class Targets:
 
     def unplaced(self, now_s: float) -> list[Lease]:
         """Leases not known to be placed, in the order of sending."""
+        self._placed_go(now_s)
+        return list(self._unplaced.values())
+
+    def _placed_go(self, now_s: float) -> None:
         placed = [lease for lease in self._unplaced.values() if lease.placed]
         for lease in placed:
             self._leaves_backlog(lease, lease.placed_s if lease.placed_s > lease.sent_s else None)
             self._front_s = now_s
-        return list(self._unplaced.values())
 
     def backlog_tokens(self, now_s: float, tokens_per_s: float) -> float:
         """Prefill work ahead of whoever is sent now, where the engine prefills ``tokens_per_s``."""
-        unplaced = self.unplaced(now_s)
-        if not unplaced:
+        self._placed_go(now_s)
+        oldest = next(iter(self._unplaced.values()), None)
+        if oldest is None:
             return 0.0
-        oldest = unplaced[0]
         since_s = max(0.0, now_s - max(oldest.sent_s, self._front_s))
         done = min(oldest.demand.prompt_tokens - oldest.cached_tokens - 1.0, since_s * tokens_per_s)
         return self._sent_tokens - max(0.0, done)
+
+
+def _one_less(counts: Counter[float], target_s: float) -> None:
+    counts[target_s] -= 1
+    if not counts[target_s]:
+        del counts[target_s]
 
 
 def prefill_per_step(demand: Demand, output_tokens: float) -> float:

@@ -62,7 +62,7 @@ class WaitQueue(QueueBounds):
         assert demand.request_id not in self._by_id, demand.request_id
         self._sequence += 1
         entry.sequence = -self._sequence if front else self._sequence
-        band = self.bands.setdefault(demand.priority, Band())
+        band = self._band(demand.priority)
         tenant = band.tenant(demand.tenant)
         tenant.weight = demand.tenant_weight
         if not tenant.waiting:
@@ -147,7 +147,7 @@ class WaitQueue(QueueBounds):
 
     def charged_elsewhere(self, priority: int, tenant: str, virtual: float) -> None:
         """Another queue of the same tenants has charged one of them so much token-time per weight."""
-        band = self.bands.setdefault(priority, Band())
+        band = self._band(priority)
         account = band.tenant(tenant)
         account.virtual += virtual
         if virtual > 0.0:
@@ -159,7 +159,7 @@ class WaitQueue(QueueBounds):
 
     def clock_elsewhere(self, priority: int, virtual: float) -> None:
         """In another queue of the same tenants one was served who had come so far: nobody begins here with credit over it."""
-        band = self.bands.setdefault(priority, Band())
+        band = self._band(priority)
         band.clock = max(band.clock, virtual)
 
     def virtual(self, demand: Demand) -> float:
@@ -201,7 +201,13 @@ class WaitQueue(QueueBounds):
         self._line(demand).length.ended(output_tokens)
 
     def _line(self, demand: Demand) -> TenantLine:
-        return self.bands.setdefault(demand.priority, Band()).tenant(demand.tenant)
+        return self._band(demand.priority).tenant(demand.tenant)
+
+    def _band(self, priority: int) -> Band:
+        band = self.bands.get(priority)
+        if band is None:
+            band = self.bands[priority] = Band()
+        return band
 
     def ahead(self, demand: Demand, rank_s: float) -> Ahead:
         """What is ahead of a place of this rank among the promised ones of the demand's tenant. Standing by is behind all of those."""

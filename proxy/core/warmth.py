@@ -202,14 +202,16 @@ class Warmth:
         if warm is None:
             return
         filled = blocks_for_tokens(demand.prompt_tokens + lease.output_tokens, warm.block_size)
-        hashed = sum(len(warm.index.keys_of(part.block_hashes)) for part in demand.parts) * warm.index.stride
+        keys = [warm.index.keys_of(part.block_hashes) for part in demand.parts if part.block_hashes]
+        hashed = sum(map(len, keys)) * warm.index.stride if keys else 0
         warm.filled_blocks += max(0, filled - int(lease.cached_tokens) // warm.block_size)
         warm.index.fill(max(0, filled - hashed))
-        for part in demand.parts:
-            warm.index.end(warm.index.keys_of(part.block_hashes))
-        running = warm.adapters.pop(demand.adapter, 0)
-        if running > 1:
-            warm.adapters[demand.adapter] = running - 1
+        for one in keys or ((),):
+            warm.index.end(one)
+        if demand.adapter:
+            running = warm.adapters.pop(demand.adapter, 0)
+            if running > 1:
+                warm.adapters[demand.adapter] = running - 1
         session = self._sessions.get(_session_name(demand)) if demand.session else None
         if session is not None and session.replica == lease.replica and session.prompt_tokens == demand.prompt_tokens:
             session.tokens = demand.prompt_tokens + lease.output_tokens
