@@ -11,8 +11,7 @@ takes the calls to make from ``take_calls`` and feeds the gate the events that t
 - a *rewrite* puts the row of a replica in the place of what the store had of it: soon after room came free (``core.soon``), and before a
   reservation there, which may be for that room; within ``rewrite_s`` of any other change, and thrice in a lease at the least, oftener where
   another holds the record; one at a time for each replica. It tells what the others have, and the record;
-- *scrapes* are taken by the holder of the replica's record; by anybody once the record is older than a scrape lease. Whoever took one
-  publishes the record, and learns from the answer whether it holds it;
+- *scrapes* are taken by the holder of the replica's record, by the rule of ``core.records_known``; whoever took one publishes the record;
 - *heads* of the queue are published soon after others came to be the heads, and anew every ``rewrite_s`` while any waits;
 - FENCED: given up by the store, it begins anew. UNKNOWN: the store has no record, so it publishes its own.
 
@@ -25,7 +24,9 @@ from proxy.core.events import Event, Granted, PeersTold, RecordTold, Refused, Re
 from proxy.core.gate import Gate
 from proxy.core.policy import Policy
 from proxy.core.published_heads import PublishedHeads
+from proxy.core.records_known import RecordsKnown
 from proxy.core.shared import Answer, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.shared_ledger import RECOVERY_S_MAX
 from proxy.core.sharing import StoreClock, Touch
 from proxy.core.soon import HEADS, Soon
 from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
@@ -48,7 +49,6 @@ class Member:
         self.touch, self.clock = Touch(), StoreClock()
         self.proxies = 1
         self.due_s = now_s  # when ``beat`` is to be called next
-        self.holds: set[str] = set()  # replicas whose record is ours to publish
         self.reserving: dict[str, CallReserve] = {}  # by request
         self.granted_apart_total = self.unanswered_total = 0
         self.timeout_s = policy.store.timeout_s
@@ -57,12 +57,15 @@ class Member:
         self._calls: list[StoreCall] = []
         self._asking: set[tuple[type, str]] = set()  # calls under way, but reservations
         self._epoch: int | None = None
+        self._recovered_s = (
+            -inf
+        )  # a store that lost everything asks for a new epoch, and for the share of each until then at most
         self._number = 0
         self._beat_s = now_s
         self._written: dict[str, tuple[int, float]] = {}  # by replica: which of its changes the store has, and since when
         self._soon = Soon()  # replicas with room that the store does not know of, and ``HEADS``
         self._heads = PublishedHeads(gate, self.several, name)
-        self._records: dict[str, Record] = {}
+        self._records = RecordsKnown()
         self._others: dict[str, Others] = {}
         self._parked: list[Reserve] | None = []  # until the store was reached or not, for the first time
         self.several.lost(self.proxies, now_s)
@@ -75,6 +78,11 @@ class Member:
         """Calls to make now, in this order on one connection."""
         calls, self._calls = self._calls, []
         return calls
+
+    @property
+    def holds(self) -> set[str]:
+        """Replicas whose record is ours to publish."""
+        return self._records.holds
 
     def store_s(self, now_s: float) -> float:
         """The store's time."""
@@ -122,7 +130,7 @@ class Member:
         assert effect.row is not None
         assert effect.rank is not None
         self._number = lease.store_number = self._number + 1
-        share = self._share(lease.replica, now_s)
+        share = self._share(lease.replica, now_s) if now_s < self._recovered_s else 0.0
         steps = self._steps(lease.replica, now_s)
         ask = ReserveAsk(lease.replica, self.name, self._epoch or 0, self._number, effect.row, steps, effect.rank, share)
         call = self.reserving[effect.request_id] = CallReserve(ask, effect.request_id, lease)
@@ -138,10 +146,7 @@ class Member:
 
     def scrapes(self, replica: str, now_s: float) -> bool:
         """Whether the replica is ours to scrape now."""
-        record = self._records.get(replica)
-        if not self.touch.sharing or record is None or replica in self.holds:
-            return True
-        return self.store_s(now_s) - record.published_s > self.scrape_lease_s
+        return not self.touch.sharing or self._records.to_scrape(replica, self.store_s(now_s), self.scrape_lease_s)
 
     def scraped(self, replica: str, now_s: float) -> None:
         """The gate has taken in a scrape of ours."""
@@ -163,9 +168,10 @@ class Member:
             case CallHeads(), None:
                 return []
             case CallPublish(), bool():
-                self._published(call.record, held=reply)
+                if self._records.published(call.record, held=reply):
+                    self._written.pop(call.record.replica, None)  # the answer to the rewrite tells it by the store's number
             case CallRegister(), int():
-                self._epoch = reply
+                self._epoch, self._recovered_s = reply, now_s + RECOVERY_S_MAX
                 self._written.clear()
                 self._beat_s = self.due_s = now_s
             case _:
@@ -217,11 +223,11 @@ class Member:
         return changes != self.gate.fleet.books[replica].ledger.own_changes or now_s - at_s >= renewed_s
 
     def _rewrite(self, replica: str, now_s: float) -> None:
-        book, record = self.several.book(replica), self._records.get(replica)
+        book = self.several.book(replica)
         if book is None or self._epoch is None or (CallRewrite, replica) in self._asking:
             return
         self._soon.told(replica, now_s)
-        changes, number = book.book.ledger.own_changes, 0 if record is None else record.number
+        changes, number = book.book.ledger.own_changes, self._records.number(replica)
         upto = self._upto(replica)
         row, steps = book.row(now_s, upto), self._steps(replica, now_s)
         ask = RewriteAsk(replica, self.name, self._epoch, upto, row, steps, number, self.proxies)
@@ -268,21 +274,8 @@ class Member:
         if record is not None and book is not None:
             self._ask(CallPublish(record, book.grid.ends, self.scrape_lease_s))
 
-    def _published(self, record: Record, *, held: bool) -> None:
-        if not held:
-            self.holds.discard(record.replica)
-        else:
-            if record.replica not in self.holds:
-                self._written.pop(record.replica, None)  # the answer to the rewrite tells it by the store's number
-            self.holds.add(record.replica)
-            self._records[record.replica] = record
-
     def _adopted(self, record: Record, now_s: float) -> list[Event]:
-        self._records[record.replica] = record
-        if record.holder == self.name:
-            return []
-        self.holds.discard(record.replica)
-        return [RecordTold(record, self.store_s(now_s))]
+        return [RecordTold(record, self.store_s(now_s))] if self._records.adopted(record, self.name) else []
 
     def _ask(self, call: StoreCall) -> None:
         """Make a call unless one of its kind is under way."""
@@ -292,8 +285,7 @@ class Member:
 
     def _steps(self, replica: str, now_s: float) -> float:
         """Where the replica's shared step clock stands."""
-        record = self._records.get(replica)
-        return 0.0 if record is None else record.steps_at(self.store_s(now_s))
+        return self._records.steps(replica, self.store_s(now_s))
 
     def _share(self, replica: str, now_s: float) -> float:
         book = self.several.book(replica)
