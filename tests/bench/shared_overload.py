@@ -108,7 +108,7 @@ async def _round(side: Side, seconds: float, warm_s: float, seed: int, max_token
 
 
 async def run_overload(
-    settings: FleetSettings, *, rounds: int, seconds: float, alone: bool = True, max_tokens: int = MAX_TOKENS
+    settings: FleetSettings, *, rounds: int, seconds: float, alone: bool = True, max_tokens: int = MAX_TOKENS, seed: int = 0
 ) -> dict[str, Any]:
     """Both sides by turns, or only the shared one; everything measured."""
     judge = Judge()
@@ -124,7 +124,7 @@ async def run_overload(
                 sides.append(Side("single", single, EngineWatch(single.replica_urls)))
             for number in range(rounds):
                 for side in sides if number % 2 == 0 else sides[::-1]:
-                    await _round(side, seconds, WARM_S + (LEARN_S if number == 0 else 0.0), number, max_tokens)
+                    await _round(side, seconds, WARM_S + (LEARN_S if number == 0 else 0.0), seed + number, max_tokens)
                     if following.done():
                         following.result()
         following.cancel()
@@ -183,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of each side (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=40.0, help="measured of each round (default: %(default)s)")
     parser.add_argument("--speed", type=float, default=1.0, help="of the mocks, 1 a GPU's (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first round's requests (default: %(default)s)")
     parser.add_argument("--shared-only", action="store_true", help="do without the single proxy")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     known = parser.parse_args(argv)
@@ -190,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = uvloop.run(
             run_overload(
                 FleetSettings(Path(folder), proxies=known.proxies, speed=known.speed),
-                rounds=known.rounds, seconds=known.seconds, alone=not known.shared_only,
+                rounds=known.rounds, seconds=known.seconds, alone=not known.shared_only, seed=known.seed,
             )
         )  # fmt: skip
     sys.stdout.write(report(found) + "\n")

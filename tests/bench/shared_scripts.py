@@ -5,8 +5,9 @@
 It starts a redis-server of its own. CPU is what the server's process used (INFO cpu), reading and writing of sockets included, so that it
 holds on a busy machine too; calls are sent in pipelines. Every proxy has a row on every replica, older than the total's anchor, so that it
 has to be read on. ``rebuild`` is what it takes to make a replica's total anew, which happens every 16 steps on each replica that is in
-use. The last column puts it together: one core's share for 500 grants a second, every proxy rewriting every replica four
-times a second (who scrapes it: once), two rebuilds a second of each replica.
+use; ``idle`` is a rewrite by a proxy that has nothing on the replica, while nobody waits for it. The last columns put it together: one
+core's share for 500 grants a second, every proxy rewriting every replica four times a second (who scrapes it: once), two rebuilds a second
+of each replica; once as if every proxy had requests on every replica, and once as if hardly any had.
 """
 
 import argparse
@@ -44,12 +45,11 @@ class Cost:
     bytes_per_row: float = 0.0
     round_trips_per_grant: float = 0.0
 
-    @property
-    def core_ratio(self) -> float:
+    def core_ratio(self, *, idle: bool) -> float:
         """Share of a core, as the module's header says."""
         a_second = (self.proxies - 1) * REWRITES_PER_S + REWRITES_PER_S_HOLDER
-        rewrites = self.replicas * a_second * self.cpu_us["rewrite"]
-        rebuilds = self.replicas * REBUILDS_PER_S * self.cpu_us["rebuild"]
+        rewrites = self.replicas * a_second * self.cpu_us["idle" if idle else "rewrite"]
+        rebuilds = self.replicas * REBUILDS_PER_S * self.cpu_us["idle rebuild" if idle else "rebuild"]
         return (GRANTS_PER_S * self.cpu_us["granted"] + rewrites + rebuilds) * 1e-6
 
 
@@ -86,8 +86,9 @@ class Bench:
         )
         return self.ledger.keys(replica), arguments
 
-    def rewriting(self, proxy: str, replica: str) -> Call:
-        ask = RewriteAsk(replica, proxy, self.epochs[proxy], self.number, self.row, -5.0, proxies_known=len(self.proxies))
+    def rewriting(self, proxy: str, replica: str, *, idle: bool = False) -> Call:
+        row = None if idle else self.row
+        ask = RewriteAsk(replica, proxy, self.epochs[proxy], self.number, row, -5.0, proxies_known=len(self.proxies))
         return self.ledger.keys(replica), self.ledger._rewrite_arguments(ask)
 
     def publishing(self, replica: str) -> Call:
@@ -136,14 +137,20 @@ class Bench:
             await self.ledger.set_heads(self.proxies[-1], replica, [])
 
     async def rewrites(self, calls: int) -> None:
-        """Rewrites with nothing to settle, and the same with a total to be made anew."""
-        await self.measure("rewrite", REWRITE, [self.rewriting(*self.where()) for _ in range(calls)], b"granted")
-        due: list[Call] = []
-        for index in range(max(20, calls // len(self.proxies))):
-            self.now_s += 3.0
-            due.append(self.rewriting(self.proxies[index % len(self.proxies)], self.replicas[index % len(self.replicas)]))
-        await self.measure("rebuild", REWRITE, due, b"granted")
-        self.cost.cpu_us["rebuild"] -= self.cost.cpu_us["rewrite"]
+        """Rewrites with nothing to settle, and the same with a total to be made anew; by who has something there and who has not."""
+        for idle, kind in ((False, ""), (True, "idle ")):
+            for proxy in self.proxies if idle else ():
+                await self.run(REWRITE, [self.rewriting(proxy, replica, idle=True) for replica in self.replicas])
+            plain = kind.strip() or "rewrite"
+            again = [self.rewriting(*self.where(), idle=idle) for _ in range(calls)]
+            await self.measure(plain, REWRITE, again, b"granted")
+            due: list[Call] = []
+            for index in range(max(20, calls // len(self.proxies))):
+                self.now_s += 3.0
+                proxy, replica = self.proxies[index % len(self.proxies)], self.replicas[index % len(self.replicas)]
+                due.append(self.rewriting(proxy, replica, idle=idle))
+            await self.measure(f"{kind}rebuild", REWRITE, due, b"granted")
+            self.cost.cpu_us[f"{kind}rebuild"] -= self.cost.cpu_us[plain]
 
 
 async def measured(server: RedisServer, proxies: int, replicas: int, calls: int) -> Cost:
@@ -163,11 +170,11 @@ async def measured(server: RedisServer, proxies: int, replicas: int, calls: int)
 
 def line_of(cost: Cost) -> str:
     """One line of the table."""
-    kinds = ("granted", "beside a head", "refused", "rewrite", "rebuild", "publish")
+    kinds = ("granted", "beside a head", "refused", "rewrite", "rebuild", "idle", "idle rebuild", "publish")
     figures = " | ".join(f"{cost.cpu_us[kind]:.0f}" for kind in kinds)
     return (
         f"| {cost.proxies} | {cost.replicas} | {figures} | {cost.round_trips_per_grant:.2f} | {cost.bytes_per_row / 1024:.1f} "
-        f"| {cost.core_ratio:.2f} |"
+        f"| {cost.core_ratio(idle=False):.2f} | {cost.core_ratio(idle=True):.2f} |"
     )
 
 
@@ -187,9 +194,10 @@ def main() -> None:
     row_bytes = len(packed_row(blocks_row(1.0, ends=ENDS), 0.0))
     say(f"{len(ENDS)} points to {HORIZON_STEPS} steps: {row_bytes} bytes a row; CPU in us\n")
     say(
-        "| proxies | replicas | grant | beside a head | refusal | rewrite | rebuild | publish | round trips/grant | KiB/row | core |"
+        "| proxies | replicas | grant | beside a head | refusal | rewrite | rebuild | idle | idle rebuild | publish "
+        "| round trips/grant | KiB/row | core | core, idle |"
     )
-    say("| ---: " * 11 + "|")
+    say("| ---: " * 14 + "|")
     for replicas in arguments.replicas:
         for proxies in arguments.proxies:
             with redis_server() as server:

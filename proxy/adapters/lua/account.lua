@@ -41,6 +41,13 @@ local function zeros(length)
   return row
 end
 
+-- An account's total is unpacked when somebody reads it: a rewrite by who has nothing there does not.
+local UNREAD = {__index = function(a, key)
+  if key ~= 'total' or not a.packed_total then return nil end
+  a.total = {struct.unpack(a.format, a.packed_total)}
+  return a.total
+end}
+
 -- The replica's account; nil where it has no record.
 local function load_account()
   local got = redis.call('HMGET', STATE, 'facts', 'ends', 'total', 'number')
@@ -51,7 +58,8 @@ local function load_account()
   a.format = '<' .. string.rep('d', a.length)
   if got[3] and #got[3] == 8 * (a.length + 4) then
     a.anchor, a.rebuilt, a.expires, a.rewritten = struct.unpack('<dddd', got[3])
-    a.total = {struct.unpack(a.format, got[3], 33)}
+    a.packed_total = string.sub(got[3], 33) -- as it is kept; ``total`` is what holds once it has been read
+    setmetatable(a, UNREAD)
   else
     a.anchor, a.rebuilt, a.expires, a.rewritten, a.total = 0, -huge, huge, 0, zeros(a.length)
   end

@@ -21,6 +21,14 @@ if redis.call('HGET', POOL, 'p|' .. proxy) ~= epoch then return refuse('fenced')
 local entry = entry_of(proxy)
 if entry and upto < entry.upto then return refuse('stale') end
 
+-- It had nothing and has nothing, and nobody waits for room: its stamp is renewed, and the total is what the others have.
+local nothing = packed == '' and entry and entry.upto >= 0 and entry.numbers == ''
+if nothing and rawget(a, 'total') == nil and redis.call('HEXISTS', ROWS, 'r|' .. proxy) == 0 and redis.call('HLEN', HEADS) == 0 then
+  save_entry(proxy, epoch, upto, '')
+  if tonumber(ARGV[10]) > expected then redis.call('HSET', POOL, 'expected', ARGV[10]) end
+  return {'granted', struct.pack('<dd', NOW, a.anchor), a.packed_total, record, record_number, ''}
+end
+
 -- What it had goes out, its new row and the grants that it does not know of yet come in.
 local numbers = entry and numbers_of(entry) or {}
 local others = total_less(a, own_of(a, proxy, entry))

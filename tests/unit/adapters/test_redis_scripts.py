@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 from proxy.adapters.redis_link import store_error
 from proxy.adapters.redis_scripts import RESERVE, SCRIPTS, RedisLedger, packed_row, record_of
 from proxy.adapters.redis_store import _accounts
-from proxy.core.shared import Answer, Rank
+from proxy.core.shared import Answer, Others, Rank, load_of
 from proxy.ports.store import StoreError, StoreFault
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.shared_rows import ENDS, ask, blocks_row, head, record, rewriting
@@ -192,6 +192,30 @@ async def test_a_server_that_is_full_or_read_only_says_so_and_keeps_what_it_had(
             client.execute_command(*undo)
     reply = await ledger.reserve(ask(4, 41.0, epoch=epoch))
     assert (reply.answer, reply.free_blocks) == (Answer.ROOM, pytest.approx(40.0))
+
+
+@pytest.mark.redis
+async def test_who_has_nothing_hears_of_the_others_whatever_happened_meanwhile(ledger: RedisLedger, server: RedisServer) -> None:
+    """The total is told as it stands while nothing there is its own and nobody waits."""
+
+    async def others_leases(upto: int) -> float:
+        told = (await ledger.rewrite(rewriting(None, upto, proxy="p1", epoch=other, known=2))).others
+        assert isinstance(told, Others)
+        return load_of(told.row).leases
+
+    epoch = await joined(ledger)
+    other = await joined(ledger, "p1")
+    assert await others_leases(0) == 0.0
+    await ledger.rewrite(rewriting(blocks_row(30.0), 1, epoch=epoch))
+    with server.client() as client:
+        (key,) = client.keys("*:rows")
+        before = client.hget(key, "m|p1")
+        assert await others_leases(0) == 1.0
+        assert client.hget(key, "m|p1")[8:16] != before[8:16], "its stamp is renewed"
+    assert (await ledger.reserve(ask(1, 20.0, proxy="p1", epoch=other))).answer is Answer.GRANTED
+    assert await others_leases(0) == 1.0, "a grant of its own is not among the others'"
+    assert await others_leases(1) == 1.0
+    assert (await ledger.rewrite(rewriting(None, 0, proxy="p1", epoch=other))).answer is Answer.STALE
 
 
 @pytest.mark.redis
