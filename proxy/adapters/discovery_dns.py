@@ -9,11 +9,10 @@ Needs dnspython: ``pip install 'kvgate[dns]'``.
 import asyncio
 import importlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
-from proxy.config.schema_replicas import replica_name
+from proxy.adapters.discovered import replica_at
 from proxy.core.policy import Discovery, DnsNames, ReplicaPolicy
 from proxy.ports.replicas import DiscoveryError
 
@@ -76,5 +75,4 @@ class DnsSource:
             raise DiscoveryError(f"{name} {kind}: {error}") from error
 
     def _replica(self, host: str, port: int) -> ReplicaPolicy:
-        url = f"{self._discovery.scheme}://{host}:{port}"
-        return replace(self._discovery.replica, url=url, name=replica_name(url))
+        return replica_at(self._discovery, host, port)

@@ -1,6 +1,7 @@
 """Replicas from a file that something else writes: read anew whenever it changes (``adapters.file_watch``).
 
-What the file does not say of a replica is as the policy has it for all of them.
+What the file does not say of a replica is as the policy has it for all of them. Where the file is a link that leads out of its folder,
+whoever can place it there may not be allowed to read what it leads to: then its faults are told by their lines alone.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from proxy.core.policy import ReplicaPolicy
 from proxy.ports.replicas import DiscoveryError
 
 LOOK_S = 0.25
+FAULTS_SHOWN_MAX = 20
 
 
 class FileSource:
@@ -36,9 +38,9 @@ class FileSource:
                 raise DiscoveryError(f"{self._path}: {found.fault}")
             else:
                 try:
-                    replicas = parse_replicas(found.text, str(self._path))
+                    replicas = await asyncio.to_thread(parse_replicas, found.text, str(self._path))  # seconds, of a hostile one
                 except PolicyError as error:
-                    raise DiscoveryError("; ".join(str(fault) for fault in error.faults)) from error
+                    raise DiscoveryError(_told(error, shown=not found.elsewhere)) from error
                 yield tuple(self._completed(one) for one in replicas)
             await asyncio.sleep(LOOK_S)
             found = await watch.look()
@@ -48,3 +50,14 @@ class FileSource:
         if one.api_key_env or one.api_key_file:
             unsaid -= {"api_key_env", "api_key_file"}
         return replace(one, **{name: getattr(self._template, name) for name in unsaid})
+
+
+def _told(error: PolicyError, *, shown: bool) -> str:
+    faults = error.faults[:FAULTS_SHOWN_MAX]
+    more = len(error.faults) - len(faults)
+    if shown:
+        said = "; ".join(str(fault) for fault in faults)
+    else:
+        lines = ", ".join(str(fault.line) for fault in faults)
+        said = f"{faults[0].file}: it is no list of replicas (lines {lines}); it is a link out of its folder, so nothing of it is shown"
+    return f"{said}; and {more} more" if more else said

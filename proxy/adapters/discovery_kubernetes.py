@@ -12,13 +12,13 @@ import json
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from proxy.config.schema_replicas import replica_name
+from proxy.adapters.discovered import replica_at
 from proxy.core.policy import Discovery, KubernetesService, ReplicaPolicy
 from proxy.ports.replicas import DiscoveryError
 
@@ -131,8 +131,8 @@ class KubernetesSource:
                     continue
                 for address in endpoint.get("addresses", ())[:1]:  # the API says that one is enough
                     host = f"[{address}]" if one.get("addressType") == "IPv6" else address
-                    url = f"{self._discovery.scheme}://{host}:{port}"
-                    found[url] = replace(self._discovery.replica, url=url, name=replica_name(url))
+                    replica = replica_at(self._discovery, host, port)
+                    found[replica.url] = replica
         return tuple(found[url] for url in sorted(found))
 
     def _port(self, one: Mapping[str, Any]) -> int | None:

@@ -1,23 +1,30 @@
 """One file, looked at again and again: editors that write a new one in its place, and Kubernetes, which turns a symlink, are seen alike.
 
 Reading is cheaper than being sure not to have to: the whole content is compared, so that neither a clock's steps nor a file of the same
-size hides a change. What is new counts once two looks have found the same: half of a file that is being written is none.
+size hides a change. What is new counts once two looks have found the same: half of a file that is being written is none. A pipe or a
+device in its place is a fault, and holds nothing up.
 """
 
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from proxy.config.plain_file import read_plain
+
 BYTES_MAX = 1024 * 1024 + 1  # one more than any reader takes
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file held. ``modified_s`` is wall time; ``fault`` says why it could not be read, and then there are no bytes."""
+    """What a file held. ``modified_s`` is wall time; ``fault`` says why it could not be read, and then there are no bytes.
+
+    ``elsewhere``: it is a link out of its folder.
+    """
 
     text: bytes
     modified_s: float = 0.0
     fault: str = ""
+    elsewhere: bool = False
 
 
 class FileWatch:
@@ -47,8 +54,8 @@ class FileWatch:
 
     def _read(self) -> Content:
         try:
-            with self.path.open("rb") as file:
-                return Content(file.read(BYTES_MAX), self.path.stat().st_mtime)
+            found = read_plain(self.path, BYTES_MAX)
+            return Content(found.content, found.modified_s, elsewhere=found.elsewhere)
         except OSError as error:
             return Content(b"", fault=(error.strerror or "it cannot be read").lower())
 

@@ -20,6 +20,7 @@ from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.ports import PromptTooLongError
 from proxy.wire.body_fields import template_kwargs
 from proxy.wire.call import Call, ChatPrompt
+from proxy.wire.lax import utf8_bytes
 
 
 class LocalCountError(Exception):
@@ -36,7 +37,7 @@ _ENCODE_ERRORS = (UnicodeError, TypeError, ValueError, OverflowError)
 TEMPLATE_TOKENS_MAX = 512
 MESSAGE_TOKENS_MAX = 64
 MESSAGE_KEYS_CHARS_MAX = 128  # all that an API knows have less
-ARGUMENT_CHARS_MAX = 32  # of a template argument: an effort, a date
+ARGUMENT_BYTES_MAX = 32  # of a template argument: an effort, a date
 # A template may write anything but plain text as JSON once more: quotes and line ends take two bytes then, and indentation more.
 JSON_EXPANSION = 4
 _PROBE_TEXT = "Hi"
@@ -71,7 +72,7 @@ def _is_plain(message: dict[str, object]) -> bool:
 
 def _is_short(value: object) -> bool:
     """Whether a template that writes it, be it with every message, stays within what is allowed for the template's own."""
-    return len(value) <= ARGUMENT_CHARS_MAX if isinstance(value, str) else value is None or isinstance(value, bool | float)
+    return utf8_bytes(value) <= ARGUMENT_BYTES_MAX if isinstance(value, str) else value is None or isinstance(value, bool | float)
 
 
 def _bounded(chat: ChatPrompt) -> bool:

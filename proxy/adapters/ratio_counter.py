@@ -1,16 +1,18 @@
 """The last rung: tokens estimated from bytes, on the safe side.
 
 ``tokens = ceil(1.2 × (q × bytes + i × media items)) + 64 + 8 × messages`` for a chat, 160 more with tools, and
-``ceil(1.2 × q × bytes) + 4`` for a completion. ``q`` is the 95th percentile of tokens per byte over the last 256 finished calls of the
-model and route, 0.5 (two bytes a token) until eight were seen; ``i`` the same for tokens per media item of each kind (image, audio,
-video, a piece of speech), large at first. A conversation stored in the engine comes on top by its own bound. Fails high on short prompts
-by the constants, low on text unlike what was seen before (another script), which the factor covers only in part. Never zero.
+``ceil(1.2 × q × bytes) + 4`` for a completion; a template and its arguments, where a request brings them, are bytes too. ``q`` is the
+95th percentile of tokens per byte over the last 256 finished calls of the model and route, 0.5 (two bytes a token) until eight were
+seen; ``i`` the same for tokens per media item of each kind (image, audio, video, a piece of speech), large at first. A conversation
+stored in the engine comes on top by its own bound. Fails high on short prompts by the constants, low on text unlike what was seen before
+(another script), which the factor covers only in part, and on a template that writes a text more than once. Never zero.
 """
 
 import math
 from collections import OrderedDict, deque
 
 from proxy.core.demand import PromptPart
+from proxy.wire.body_fields import json_bytes
 from proxy.wire.call import Call, CallKind, ChatPrompt
 from proxy.wire.lax import utf8_bytes
 
@@ -104,14 +106,14 @@ class RatioCounter:
             if len(call.media) == 1:  # else nobody knows which kind took what
                 ((kind, count),) = call.media
                 self._quantile(call, kind).add(max(1.0, (prompt_tokens - text) / count / _times_counted(call)))
-        elif call.prompt_bytes >= LEARNT_BYTES_MIN:
+        elif call.prompt_bytes >= LEARNT_BYTES_MIN and sum(map(_argument_bytes, call.chats)) < LEARNT_BYTES_MIN:
             self._quantile(call, "text").add(max(0.0, prompt_tokens - _message_tokens(call)) / call.prompt_bytes)
 
     def _chats(self, call: Call) -> list[float]:
         """Tokens of each conversation. Which of several holds the media is not known: each counts them all."""
         media = sum(self._rate(call, kind) * count for kind, count in call.media)
         rate = self._rate(call, "text")
-        return [SAFETY * (rate * chat.text_bytes + media) + _fixed_tokens(chat) for chat in call.chats]
+        return [SAFETY * (rate * (chat.text_bytes + _argument_bytes(chat)) + media) + _fixed_tokens(chat) for chat in call.chats]
 
     def _prompt(self, call: Call, prompt: str | tuple[int, ...]) -> float:
         if isinstance(prompt, tuple):
@@ -138,6 +140,12 @@ class RatioCounter:
 def _times_counted(call: Call) -> int:
     """In how many prompts each item is: pieces of speech have one each."""
     return len(call.chats) if call.kind is CallKind.SPEECH else 1
+
+
+def _argument_bytes(chat: ChatPrompt) -> int:
+    """What a template may write beside the conversation: the request's arguments, and the text of a template of its own."""
+    arguments = json_bytes(chat.template_kwargs) if chat.template_kwargs else 0
+    return arguments + (0 if chat.chat_template is None else utf8_bytes(chat.chat_template))
 
 
 def _message_tokens(call: Call) -> int:

@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from proxy.config.plain_file import read_plain
 from proxy.config.settings import SettingsError
 from proxy.core.policy import Fallback, Policy, ReplicaPolicy
+
+OWN_SECRETS = frozenset(
+    {"KVGATE_ADMIN_TOKEN", "KVGATE_REDIS"}
+)  # whoever lists replicas could have them sent to an address of his own
+KEY_BYTES_MAX = 64 * 1024  # more than any head may hold
 
 
 def request_headers(replica: ReplicaPolicy, environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -26,12 +32,16 @@ def fallback_headers(policy: Policy, environ: Mapping[str, str]) -> dict[Fallbac
 
 
 def _api_key(whose: str, named: ReplicaPolicy | Fallback, environ: Mapping[str, str]) -> str | None:
+    if named.api_key_env in OWN_SECRETS:
+        raise SettingsError(
+            [f"{whose}: the environment variable {named.api_key_env} holds a secret of kvgate's own, and no API key"]
+        )
     if named.api_key_env is not None:
         return _sound(environ.get(named.api_key_env, ""), whose, f"the environment variable {named.api_key_env}")
     if named.api_key_file is not None:
         place = f"the file {named.api_key_file}"
         try:
-            text = Path(named.api_key_file).read_text(encoding="utf-8")
+            text = read_plain(Path(named.api_key_file), KEY_BYTES_MAX).content.decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError([f"{whose}: {place} with its API key cannot be read"]) from error
         return _sound(text, whose, place)

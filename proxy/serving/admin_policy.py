@@ -6,6 +6,7 @@
 Nothing is changed from here: the file is the truth, for this proxy and for the others that read it.
 """
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
@@ -48,7 +49,7 @@ class PolicyRoutes:
             text += part
             if len(text) > FILE_BYTES_MAX:
                 return response_of(error_answer(413, "policy_too_large", f"A policy has at most {FILE_BYTES_MAX} bytes."))
-        judged = live.judge(bytes(text))
+        judged = live.judge(bytes(text), await asyncio.to_thread(live.reviewed, bytes(text)))
         for parts in judged.parts.values():
             await parts.feed.aclose()  # nothing was opened, and nothing will be
         if judged.policy is None:

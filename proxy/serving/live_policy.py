@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from proxy.config.faults import Fault
 from proxy.config.live import KeyChange, changes, taken_up
-from proxy.config.policy_file import review
+from proxy.config.policy_file import Review, review
 from proxy.config.settings import SettingsError
 from proxy.core.policy import Policy
 from proxy.core.policy_version import policy_version
@@ -24,6 +25,7 @@ from proxy.serving.guard import Guard, Part
 from proxy.serving.replica_set import ReplicaParts, ReplicaSet, ReplicaUnusableError
 
 GOOD, BAD = "good", "bad"
+FAULTS_TOLD_MAX = 100  # of a file that is another one altogether; ``kvgate check`` tells all
 
 log = logging.getLogger("kvgate.policy")
 
@@ -69,17 +71,25 @@ class LivePolicy:
         self._followers.append(follower)
         follower(self.policy)
 
-    def judge(self, text: bytes) -> Judged:
-        """What the text would mean if it was the file's; nothing changes."""
+    def reviewed(self, text: bytes) -> Review:
+        """The text read, which takes seconds where it is long: for any thread."""
         try:
-            found = review(text.decode("utf-8-sig"), self.file)
+            return review(text.decode("utf-8-sig"), self.file)
+        except UnicodeDecodeError as error:
+            got = f"a byte that is no UTF-8 at offset {error.start}"
+            return Review(
+                None, (Fault(self.file, 0, 0, "file", got, "UTF-8 text", "YAML is UTF-8 text: is it the right file?"),), ()
+            )
+
+    def judge(self, text: bytes, reviewed: Review | None = None) -> Judged:
+        """What the text would mean if it was the file's; nothing changes. ``reviewed``: it has been read already."""
+        found = reviewed or self.reviewed(text)
+        try:
             if found.policy is None:
-                return Judged(tuple(str(fault) for fault in found.faults))
+                return Judged(self._first(found.faults))
             wanted = self._read(found.policy)
             effective, at_restart = taken_up(self.policy, wanted)
             parts = self._replicas.parts_of(effective.replicas)
-        except UnicodeDecodeError as error:
-            return Judged((f"{self.file}: got a byte that is no UTF-8 at offset {error.start}; allowed UTF-8 text",))
         except SettingsError as error:
             return Judged(error.faults)
         except ReplicaUnusableError as error:
@@ -87,9 +97,14 @@ class LivePolicy:
         warnings = tuple(str(warning) for warning in found.warnings)
         return Judged((), effective, parts, tuple(changes(self.policy, wanted)), at_restart, warnings)
 
-    def take(self, text: bytes, modified_s: float) -> bool:
+    def _first(self, faults: tuple[Fault, ...]) -> tuple[str, ...]:
+        more = len(faults) - FAULTS_TOLD_MAX
+        told = tuple(str(fault) for fault in faults[:FAULTS_TOLD_MAX])
+        return (*told, f"{self.file}: and {more} more") if more > 0 else told
+
+    def take(self, text: bytes, modified_s: float, reviewed: Review | None = None) -> bool:
         """The file holds this now. False when it is bad, so that nothing has changed."""
-        judged = self.judge(text)
+        judged = self.judge(text, reviewed)
         if judged.policy is None:
             self.refuse(judged.faults)
             return False

@@ -78,5 +78,7 @@ class PolicyWatch:
             log.warning("policy.asked file=%s", self._live.file)
         if found.fault:
             self._live.refuse((f"{self._live.file}: got a file that cannot be opened ({found.fault}); allowed a readable file",))
-        elif self._live.take(found.text, found.modified_s) and asked:
+            return
+        reviewed = await asyncio.to_thread(self._live.reviewed, found.text)
+        if self._live.take(found.text, found.modified_s, reviewed) and asked:
             self._live.refresh()
