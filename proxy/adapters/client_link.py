@@ -1,14 +1,19 @@
 """The shorter way to the client that kvgate's own HTTP protocol offers beside ASGI's (``ports.ClientLink``).
 
 ASGI has one message and two coroutines for each piece of a stream, and a task for whoever wants to know that the client left. A piece of
-an event stream is passed on in the callback that brought it instead, and the leaving is told by a call.
+an event stream is passed on in the callback that brought it instead, and the leaving is told by a call. A head goes out with the first
+piece of its body, and a short answer is one write.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from proxy.ports import Headers
+
+_NO_BODY = frozenset({204, 304})
 
 
 class ClientLink:
@@ -35,6 +40,51 @@ class ClientLink:
         ):
             return False
         self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
+
+    def begin_now(self, status: int, headers: Headers, piece: bytes, *, whole: bool) -> bool:
+        """Write a head and the first piece of its body, ``whole`` where that is all of it; False: nothing was written.
+
+        Names are in lower case. Declines what is not plain: a head that names ``connection``, a body that must not be there, a length that
+        is another than the piece's.
+        """
+        cycle = self.cycle
+        if (
+            cycle is None
+            or self._flow.write_paused
+            or cycle.disconnected
+            or cycle.response_started
+            or status in _NO_BODY
+            or cycle.scope["method"] == "HEAD"
+            or cycle.default_headers
+        ):
+            return False
+        told = [name for name, _ in headers]
+        sized = b"content-length" in told
+        if b"connection" in told or b"transfer-encoding" in told or (sized and not whole):
+            return False
+        lines = [name + b": " + value for name, value in headers]
+        if not sized:
+            lines.append(b"transfer-encoding: chunked")
+            piece = (b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b"") + (b"0\r\n\r\n" if whole else b"")
+        elif (b"content-length", b"%d" % len(piece)) not in headers:
+            return False
+        if not cycle.keep_alive:
+            lines.append(b"connection: close")
+        head = b"\r\n".join(lines)
+        breaks = len(lines) - 1
+        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
+            return False  # a field would end early: ``send`` says so
+        self._transport.write(b"%b%b\r\n\r\n%b" % (STATUS_LINE[status], head, piece))
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        cycle.chunked_encoding = not sized
+        if whole:
+            cycle.response_complete = True
+            cycle.message_event.set()
+            if not cycle.keep_alive:
+                self._transport.close()
+            cycle.on_response()
         return True
 
     def on_leave(self, call: Callable[[], None]) -> None:

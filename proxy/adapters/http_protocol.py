@@ -24,9 +24,10 @@ from enum import Enum, auto
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from proxy.adapters.client_link import ClientLink
+from proxy.adapters.lean_protocol import LeanHttpProtocol
 from proxy.ports import CLIENT_LINK
 from proxy.wire.connection_faults import ConnectionFault, fault_response
 from proxy.wire.http_fields import end_to_end
@@ -61,8 +62,13 @@ class _FaultError(Exception):
     """Ends the parser's run from inside a callback; what is wrong is noted."""
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
+class BoundedHttpProtocol(LeanHttpProtocol):
     """One connection."""
+
+    __slots__ = (
+        "_answering", "_body_bytes", "_body_since_s", "_deaf", "_fault", "_first_bytes", "_framing_bytes", "_head_bytes", "_link",
+        "_message", "_phase", "_read_bytes", "_rules", "_silent", "_timer", "_timer_for",
+    )  # fmt: skip
 
     def __init__(self, rules: Callable[[], ConnectionRules], **options: Any) -> None:
         """``rules`` tells those in force, which hold for the connection from its first byte to its last."""
@@ -87,7 +93,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection that says nothing is an idle one from the start."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)
         self._link = ClientLink(self.loop, self.transport, self.flow)
         self._wait_for_a_request()
 
@@ -102,7 +108,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Parse, and see what the request now waits for."""
         if self._deaf:
             return
-        self._unset_keepalive_if_required()
         self._read_bytes = self._first_bytes + self._head_bytes + len(data)
         before, body_bytes = (self._message, self._phase), self._body_bytes
         rest = data
@@ -113,6 +118,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
                     self._stop_timer()
+                    self._unset_keepalive_if_required()
                     self.handle_websocket_upgrade()
                     return
                 rest = rest[upgrade.args[0] :]
@@ -154,11 +160,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The head is whole: refuse it or begin to serve."""
         if self._silent:
             return
-        fault = self._fault_of_head()
+        names = [name for name, _ in self.headers]
+        fault = self._fault_of_head(names)
         if fault is not None:
             self._fault = fault
             raise _FaultError
-        self.headers[:] = end_to_end(self.headers)
+        if b"connection" in names:
+            self.headers[:] = end_to_end(self.headers)
         self.scope["extensions"] = {CLIENT_LINK: self._link}  # type: ignore[dict-item]
         super().on_headers_complete()
         self._phase = _BODY
@@ -188,23 +196,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._give_up(ConnectionFault.MALFORMED)
         return not self._deaf
 
-    def _fault_of_head(self) -> ConnectionFault | None:
-        names = [name for name, _ in self.headers]
+    def _fault_of_head(self, names: list[bytes]) -> ConnectionFault | None:
         if self._read_bytes > self._rules.head_bytes_max:  # else no head that came in it can be too large
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > self._rules.head_bytes_max:
                 return ConnectionFault.HEAD_TOO_LARGE
         hosts = names.count(b"host")
         version = self.parser.get_http_version()
-        if version not in {"1.1", "1.0"} or (hosts != 1 and (hosts or version == "1.1")):
-            return ConnectionFault.MALFORMED
-        if not self.url.startswith((b"/", b"http://", b"https://")):
+        named = self.url.startswith((b"/", b"http://", b"https://"))
+        if not named or version not in {"1.1", "1.0"} or (hosts != 1 and (hosts or version == "1.1")):
             return ConnectionFault.MALFORMED
         if b"transfer-encoding" not in names:
             return None
-        coding = next(
-            value for name, value in self.headers if name == b"transfer-encoding"
-        )  # of two, the parser refuses the second
+        coding = next(value for name, value in self.headers if name == b"transfer-encoding")  # the parser refuses a second
         return None if coding.strip().lower() == b"chunked" else ConnectionFault.TRANSFER_CODING
 
     def _announced(self) -> list[tuple[bytes, bytes]]:
@@ -260,11 +264,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # Time
 
+    def _is_idle(self) -> bool:
+        return self._phase is _BETWEEN and super()._is_idle()
+
     def _watch(self) -> None:
         """One timer at the most, for what is awaited."""
         if self._phase is _BETWEEN:
             self._stop_timer()
-            if self.cycle is None or self.cycle.response_complete:
+            if self._is_idle():
                 self._wait_for_a_request()
             return
         awaited = (self._message, self._phase)
@@ -291,7 +298,3 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _wait_for_a_request(self) -> None:
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from proxy.adapters.stall_proof import stall_proof_timeout
-from proxy.adapters.upstream_bounds import Buffered, Patience
+from proxy.adapters.upstream_bounds import Buffered, Patience, Wheel
 from proxy.adapters.upstream_connection import Connection
 from proxy.adapters.upstream_exchange import Exchange
 from proxy.ports import Headers, UpstreamError
@@ -51,6 +51,7 @@ class _OriginPool:
         self._tls = tls
         self._on_end = on_end  # told when the last connection of one that takes no more is closed
         self._loop = asyncio.get_running_loop()
+        self._wheel = Wheel(self._loop)
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._idle: deque[Connection] = deque()  # the longest idle first
@@ -84,7 +85,9 @@ class _OriginPool:
         return await self._exchange(await self._connect(), method, head, body)
 
     async def _exchange(self, connection: Connection, method: bytes, head: bytes, body: bytes) -> Exchange:
-        exchange = Exchange(connection, head_only=method == b"HEAD", on_finished=self._take_back, buffered=self._buffered)
+        exchange = Exchange(
+            connection, head_only=method == b"HEAD", on_finished=self._take_back, buffered=self._buffered, wheel=self._wheel
+        )
         try:
             await exchange.request(head, body, self.limits.patience)
         except BaseException:  # a cancelled wait too must close the connection, so that the engine stops

@@ -3,8 +3,8 @@
 ``Exchange`` parses bytes as they arrive, holds the body until ``read`` takes it, and is the ``UpstreamResponse`` the relay sees.
 Reading stops while ``BUFFER_BYTES_MAX`` lie unread, or ``BUFFER_BYTES_UNCOUNTED`` when all answers together have more than the client's
 bound (``Buffered``), so a slow client slows its engine and no memory fills. Every wait has one waker: head, body, end, failure and room
-in the write buffer all set it, and the waiting coroutine looks what it was. One timer an exchange, moved on lazily, watches its three
-patiences (``Patience``): setting one per chunk would cost more than parsing the chunk.
+in the write buffer all set it, and the waiting coroutine looks what it was. What all exchanges share (``Wheel``)
+looks at its three patiences (``Patience``): a timer of its own would cost more than parsing an answer.
 
 How a body ends: by its chunks, its ``Content-Length`` or the close of the connection; the first two cut short are a failure of kind
 ``reset``. Anything llhttp refuses in its strict mode, a transfer coding other than chunked, and a status outside 200..599 are of kind
@@ -13,11 +13,10 @@ How a body ends: by its chunks, its ``Content-Length`` or the close of the conne
 
 import asyncio
 from collections.abc import Callable
-from math import inf
 
 import httptools
 
-from proxy.adapters.upstream_bounds import Buffered, Patience
+from proxy.adapters.upstream_bounds import Buffered, Over, Patience, Patient, Wheel
 from proxy.adapters.upstream_connection import Connection
 from proxy.adapters.upstream_head import HEAD_BYTES_MAX, head_fault
 from proxy.ports import Headers, UpstreamError
@@ -29,13 +28,20 @@ _JOINED_BODY_BYTES_MAX = 64 * 1024  # up to here one write of head and body is c
 _SLICE_BYTES = 256 * 1024
 
 
-class Exchange:
+class Exchange(Patient):
     """One request on a connection, and its response. Implements ``ports.UpstreamResponse``."""
 
+    __slots__ = (
+        "_all_buffered", "_answered", "_buffered", "_chunks", "_connection", "_counted", "_ended", "_error", "_fields", "_head_bytes",
+        "_head_done", "_head_only", "_keep", "_loop", "_on_finished", "_parser", "_sent", "_take", "_until_close", "_waiter", "headers",
+        "status",
+    )  # fmt: skip
+
     def __init__(
-        self, connection: Connection, *, head_only: bool, on_finished: Callable[[Connection], None], buffered: Buffered
-    ) -> None:
+        self, connection: Connection, *, head_only: bool, on_finished: Callable[[Connection], None], buffered: Buffered, wheel: Wheel
+    ) -> None:  # fmt: skip
         """``head_only``: the request is HEAD, so no body follows. ``on_finished`` takes back a connection that may be used again."""
+        super().__init__(wheel)
         self.status = 0
         self.headers: Headers = []
         self._connection: Connection | None = connection
@@ -51,13 +57,10 @@ class Exchange:
         self._chunks: list[bytes] = []
         self._buffered = self._counted = 0  # bytes of those, and how many of them the client's bound knows
         self._all_buffered = buffered
-        self._begun = self._ended = False  # a byte of the body has come, and its last
+        self._ended = False  # the last byte of the body has come
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._take: Callable[[bytes], bool] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._patience = Patience()
-        self._asked_s = self._received_s = 0.0
         connection.exchange = self
 
     # What the pool calls
@@ -66,33 +69,40 @@ class Exchange:
         """Write the request and wait for the response head. Raises UpstreamError, and ``read`` does when ``patience`` ends later."""
         self._patience = patience
         self._asked_s = self._received_s = self._loop.time()
-        self._wind()
-        await self._send(head, body)
+        self._wind(self._asked_s)
+        connection = self._connection
+        if len(body) > _JOINED_BODY_BYTES_MAX:
+            await self._send_long(head, body)
+        elif connection is not None:
+            connection.write(head + body)
+            self._sent = True
         while not self._head_done:
             if self._error is not None:
                 raise self._error
             await self._changed()
 
-    async def _send(self, head: bytes, body: bytes) -> None:
-        """Write the request, in one write where it is small. Returns early when the replica answers before it has all of it."""
+    async def _send_long(self, head: bytes, body: bytes) -> None:
+        """Write the request in pieces. Returns early when the replica answers before it has all of it."""
         connection = self._connection
         if connection is None:
             return
-        if len(body) <= _JOINED_BODY_BYTES_MAX:
-            connection.write(head + body)
-        else:
-            connection.write(head)
-            rest = memoryview(body)
-            while rest:
-                while connection.write_paused and not self._head_done and self._error is None:
-                    await self._changed()
-                if self._head_done or self._error is not None:
-                    return
-                connection.write(rest[:_SLICE_BYTES])
-                rest = rest[_SLICE_BYTES:]
+        connection.write(head)
+        rest = memoryview(body)
+        while rest:
+            while connection.write_paused and not self._head_done and self._error is None:
+                await self._changed()
+            if self._head_done or self._error is not None:
+                return
+            connection.write(rest[:_SLICE_BYTES])
+            rest = rest[_SLICE_BYTES:]
         self._sent = True
 
     # What the relay calls
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all of the body was read."""
+        return self._ended and not self._chunks
 
     async def read(self) -> bytes:
         """Body bytes that have arrived, waiting for some; b"" at the end. Raises UpstreamError after the last byte that did arrive."""
@@ -270,27 +280,13 @@ class Exchange:
         if connection is not None:
             connection.abort()
 
-    def _wind(self) -> None:
-        """Set the timer to the next moment at which a patience may be over."""
-        due_s = self._patience.due_s(self._asked_s, self._received_s if self._begun else None, self._loop.time())
-        if due_s < inf:
-            self._timer = self._loop.call_at(due_s, self._check)
+    def _client_is_slow(self) -> bool:
+        return bool(self._chunks)
 
-    def _check(self) -> None:
-        now_s = self._loop.time()
-        if self._chunks:  # it is the client that is slow
-            self._received_s = now_s
-        limit = self._patience.over(self._asked_s, self._received_s if self._begun else None, now_s)
-        if limit is None:
-            self._wind()
-        elif not self._ended:
-            self._fail("timeout", limit.told, limit.key)
+    def _ran_out(self, over: Over) -> None:
+        if not self._ended:
+            self._fail("timeout", over.told, over.key)
             self.wake()
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     async def _changed(self) -> None:
         self._waiter = self._loop.create_future()

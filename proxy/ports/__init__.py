@@ -26,6 +26,10 @@ class ClientLink(Protocol):
         """Write a piece of a body of unknown length whose head is out; False: nothing was written, and ``send`` is the way."""
         ...
 
+    def begin_now(self, status: int, headers: Headers, piece: bytes, *, whole: bool) -> bool:
+        """Write a head (names in lower case) and the first piece of its body, ``whole`` where that is all; False: nothing was written."""
+        ...
+
     def on_leave(self, call: Callable[[], None]) -> None:
         """Call it once when the client leaves, soon where it has already. The request's body was read."""
         ...
@@ -134,6 +138,11 @@ class UpstreamResponse(Protocol):
 
     status: int
     headers: Headers
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all of the body was read."""
+        ...
 
     async def read(self) -> bytes:
         """Body bytes available now, waiting for some; b"" at the end. Raises UpstreamError when the replica fails."""

@@ -41,6 +41,10 @@ class NamedSend:
         """What writes a piece of the body at once, where the server offers it and there is room; False: there is not."""
         return None if self.link is None else self.link.write_now
 
+    def begin_now(self, status: int, headers: Headers, piece: bytes, *, whole: bool) -> bool:
+        """Write a head and the first piece of its body at once, where the server offers it; False: nothing was written."""
+        return self.link is not None and self.link.begin_now(status, named(headers, self.request_id), piece, whole=whole)
+
     async def __call__(self, message: Message) -> None:
         """Send one message."""
         if message["type"] == "http.response.start":
@@ -58,6 +62,21 @@ def after_head_now(send: Send) -> Callable[[bytes], bool] | None:
     """What writes a piece of the body at once; None where only ``after_head`` does it."""
     write_now: Callable[[bytes], bool] | None = getattr(send, "rest_now", None)
     return write_now
+
+
+def begin_now(send: Send, status: int, headers: Headers, piece: bytes, *, whole: bool) -> bool:
+    """Write a head and the first piece of its body at once; False: nothing was written, and ``send`` is the way."""
+    begin: Callable[..., bool] | None = getattr(send, "begin_now", None)
+    return begin is not None and begin(status, headers, piece, whole=whole)
+
+
+async def send_first(send: Send, status: int, headers: Headers, piece: bytes, *, whole: bool) -> None:
+    """Send a head and the first piece of its body, in one write where that can be."""
+    if begin_now(send, status, headers, piece, whole=whole):
+        return
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if piece or whole:
+        await after_head(send)({"type": "http.response.body", "body": piece, "more_body": not whole})
 
 
 def link_in(scope: Mapping[str, Any]) -> ClientLink | None:

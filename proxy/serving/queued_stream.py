@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from proxy.core.demand import Demand
 from proxy.core.outcome import Refusal
 from proxy.core.waiting import Waiting
-from proxy.ports import ClientLink, Clock, Message, Send
-from proxy.serving.client import after_head, after_head_now, link_of
+from proxy.ports import ClientLink, Clock, Headers, Message, Send
+from proxy.serving.client import after_head, after_head_now, begin_now, link_of
 from proxy.serving.course import Course
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.services import Services
@@ -49,6 +49,13 @@ class QueuedStream:
     def link(self) -> ClientLink | None:
         """The server's shorter way."""
         return link_of(self._send)
+
+    def begin_now(self, status: int, headers: Headers, piece: bytes, *, whole: bool) -> bool:
+        """Write the head and the first piece at once, where no comment has taken the head's place."""
+        if self.opened:
+            return False
+        self.relaying = True
+        return begin_now(self._send, status, headers, piece, whole=whole)
 
     async def __call__(self, message: Message) -> None:
         """Pass a replica's answer on, in the place of the head that is out already."""

@@ -19,7 +19,7 @@ The relay neither retries nor builds error answers. How it ends is a closed list
 from collections.abc import Callable
 
 from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
-from proxy.serving.client import ClientWatch, after_head, after_head_now, link_of
+from proxy.serving.client import ClientWatch, after_head, after_head_now, link_of, send_first
 from proxy.serving.relay_result import NO_HOOKS, RelayEnd, RelayHooks, RelayRequest, RelayResult
 from proxy.serving.whole_answer import kept
 from proxy.wire.answer_forms import OPENAI, AnswerForm
@@ -77,9 +77,13 @@ class _Relay:
                 self._error = exc
                 return RelayEnd.FAILED_BEFORE_HEAD
             self._status = response.status
-            await self._start(response, request.base_url.encode())
+            headers = self._head_of(response, request.base_url.encode())
+            request.body = b""  # it is sent to nobody else any more, and a stream may last
+            if first is not None and response.at_end:
+                await self._send_whole(response, headers, first, watch)
+                return RelayEnd.COMPLETED
             try:
-                await self._copy(response, first)
+                await self._copy(response, headers, first)
             except UpstreamError as exc:
                 self._error = exc
                 await self._end_cut_off(watch)
@@ -92,7 +96,8 @@ class _Relay:
         self._bytes_sent += len(tail)
         return RelayEnd.COMPLETED
 
-    async def _start(self, response: UpstreamResponse, base_url: bytes) -> None:
+    def _head_of(self, response: UpstreamResponse, base_url: bytes) -> Headers:
+        """See what the answer is; returns the fields that the client gets."""
         status, headers = response.status, response.headers
         fields = dict(headers)
         content_type = fields.get(b"content-type", b"").lower()
@@ -112,17 +117,25 @@ class _Relay:
         if self._hooks.on_head is not None:
             self._hooks.on_head(status)
         self._started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        return headers
 
-    async def _copy(self, response: UpstreamResponse, first: bytes | None) -> None:
+    async def _send_whole(self, response: UpstreamResponse, headers: Headers, body: bytes, watch: ClientWatch) -> None:
+        """Send an answer of which everything is here."""
+        data = self._look(body) if body else b""
+        if self._stripper is not None:
+            tail = self._stripper.flush()
+            data, self._bytes_sent = data + tail, self._bytes_sent + len(tail)
+        response.close()
+        watch.disarm()
+        await send_first(self._send, response.status, headers, data, whole=True)
+
+    async def _copy(self, response: UpstreamResponse, headers: Headers, first: bytes | None) -> None:
         """The pieces of a stream are passed on in the callback that brings them, as long as the client takes them."""
+        data = self._look(first) if first else b""
+        await send_first(self._send, response.status, headers, data, whole=False)
         read, send = response.read, after_head(self._send)
         self._write_now = after_head_now(self._send) if self._is_stream else None
-        data = await read() if first is None else first
-        while data:
-            data = self._look(data)
-            if data:  # the stripper may have taken all of it
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+        while True:
             while self._write_now is not None:
                 await response.pour(self._pass_now)
                 if not self._unsent:
@@ -130,6 +143,11 @@ class _Relay:
                 data, self._unsent = self._unsent, b""
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             data = await read()
+            if not data:
+                return
+            data = self._look(data)
+            if data:  # the stripper may have taken all of it
+                await send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _look(self, data: bytes) -> bytes:
         """Look at a read and note what it tells; returns what the client gets of it."""

@@ -3,7 +3,9 @@
 import asyncio
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import count
+from typing import Any
 
 
 class FakeHandle:
@@ -30,6 +32,13 @@ class FakeLoop:
         handle = FakeHandle()
         heapq.heappush(self._due, (self.now_s + delay, next(self._order), handle, callback))
         return handle  # type: ignore[return-value]
+
+    def call_at(self, when: float, callback: Callable[..., None], /, *given: Any) -> asyncio.TimerHandle:
+        return self.call_later(when - self.now_s, partial(callback, *given))
+
+    @property
+    def timers(self) -> int:
+        return len(self._due)
 
     def run(self) -> None:
         """Until no timer is left."""

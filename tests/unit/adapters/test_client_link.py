@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 
 from proxy.adapters.client_link import ClientLink
+from proxy.adapters.flow import Flag
+from proxy.adapters.flow import Flow as OurFlow
 
 
 class Transport:
     def __init__(self) -> None:
         self.written = b""
-        self.closing = False
+        self.closing = self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -31,6 +36,17 @@ class Flow:
 class Cycle:
     disconnected = response_complete = False
     chunked_encoding: bool | None = True
+    response_started = False
+    keep_alive = waiting_for_100_continue = True
+    default_headers: list[tuple[bytes, bytes]] = []  # noqa: RUF012
+    ends = 0
+
+    def __init__(self) -> None:
+        self.scope = {"method": "POST"}
+        self.message_event = Flag()
+
+    def on_response(self) -> None:
+        self.ends += 1
 
 
 class Client:
@@ -102,3 +118,107 @@ async def test_who_asks_after_it_is_told_soon(client: Client) -> None:
     assert client.told == 0  # not inside the call: the caller is not ready for it
     await asyncio.sleep(0)
     assert client.told == 1
+
+
+def state(client: Client) -> tuple[bool, bool, int]:
+    return client.cycle.response_started, client.cycle.response_complete, client.cycle.ends
+
+
+async def test_a_short_answer_is_one_write(client: Client) -> None:
+    assert client.link.begin_now(200, [(b"content-length", b"2"), (b"a", b"b")], b"hi", whole=True)
+    assert client.transport.written == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\na: b\r\n\r\nhi"
+    assert state(client) == (True, True, 1)
+    await client.cycle.message_event.wait()  # whoever waits for more of the request is told
+    assert not client.transport.closed
+    assert not client.link.begin_now(200, [], b"again", whole=True)
+
+
+@pytest.mark.parametrize(
+    ("piece", "whole", "body"),
+    [(b"hi", True, b"2\r\nhi\r\n0\r\n\r\n"), (b"hi", False, b"2\r\nhi\r\n"), (b"", False, b""), (b"", True, b"0\r\n\r\n")],
+)
+async def test_a_body_of_unknown_length_begins_with_its_head(client: Client, piece: bytes, whole: bool, body: bytes) -> None:
+    assert client.link.begin_now(200, [(b"a", b"b")], piece, whole=whole)
+    assert client.transport.written == b"HTTP/1.1 200 OK\r\na: b\r\ntransfer-encoding: chunked\r\n\r\n" + body
+    assert state(client) == (True, whole, int(whole))
+    assert client.link.write_now(b"x") is not whole
+
+
+async def test_the_last_answer_of_a_connection_says_so_and_closes_it(client: Client) -> None:
+    client.cycle.keep_alive = False
+    assert client.link.begin_now(200, [], b"", whole=False)
+    assert b"\r\nconnection: close\r\n" in client.transport.written
+    assert not client.transport.closed
+    client.cycle.response_started = False
+    assert client.link.begin_now(200, [], b"", whole=True)
+    assert client.transport.closed
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "whole"),
+    [
+        (204, [], True),
+        (304, [(b"content-length", b"2")], True),
+        (200, [(b"content-length", b"3")], True),  # less came than was told
+        (200, [(b"content-length", b"2")], False),  # uvicorn keeps account of what is left
+        (200, [(b"content-length", b"2"), (b"content-length", b"4")], False),
+        (200, [(b"connection", b"close")], True),
+        (200, [(b"transfer-encoding", b"chunked")], True),
+        (200, [(b"a", b"b\r\nc: d")], True),
+        (200, [(b"a", b"b\0")], True),
+    ],
+)
+async def test_a_head_that_is_not_plain_is_left_to_send(
+    client: Client, status: int, headers: list[tuple[bytes, bytes]], whole: bool
+) -> None:
+    assert not client.link.begin_now(status, headers, b"hi", whole=whole)
+    assert client.transport.written == b""
+    assert state(client) == (False, False, 0)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("flow", "write_paused", True),
+        ("cycle", "disconnected", True),
+        ("cycle", "response_started", True),
+        ("cycle", "scope", {"method": "HEAD"}),
+        ("cycle", "default_headers", [(b"server", b"x")]),
+        ("link", "cycle", None),
+    ],
+)
+async def test_no_head_is_written_where_send_must_judge(client: Client, part: str, name: str, value: object) -> None:
+    setattr(getattr(client, part), name, value)
+    assert not client.link.begin_now(200, [], b"x", whole=True)
+    assert client.transport.written == b""
+
+
+async def test_a_flag_wakes_all_who_wait_and_holds_none_who_left() -> None:
+    flag, loop = Flag(), asyncio.get_running_loop()
+    waiting = [loop.create_task(flag.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.gather(waiting[0], return_exceptions=True)
+    assert len(flag._waiters or ()) == 2
+    flag.set()
+    await asyncio.gather(*waiting[1:])
+    await flag.wait()
+    flag.clear()
+    late = loop.create_task(flag.wait())
+    await asyncio.sleep(0)
+    assert not late.done()
+    flag.set()
+    await late
+
+
+async def test_room_is_waited_for_only_while_there_is_none(client: Client) -> None:
+    transport: Any = client.transport
+    flow, loop = OurFlow(transport), asyncio.get_running_loop()
+    await flow.drain()
+    flow.pause_writing()
+    waiting = [loop.create_task(flow.drain()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    flow.resume_writing()
+    await asyncio.gather(*waiting)
+    await flow.drain()

@@ -11,6 +11,7 @@ from uvicorn.server import ServerState
 from proxy.adapters.http_protocol import BODY_BYTES_PER_S_MIN, BoundedHttpProtocol, ConnectionRules
 from proxy.wire.connection_faults import ConnectionFault, fault_response
 
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
 
 
@@ -129,11 +130,49 @@ async def test_a_head_has_its_time(port: Port) -> None:
     assert port.transport.closed
 
 
-async def test_a_whole_request_leaves_no_timer(port: Port) -> None:
-    port.gets(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-    assert [timer for timer in port.loop.timers if not timer.off] == []
+async def test_a_whole_request_leaves_no_timer_but_the_idle_ones(port: Port) -> None:
+    port.gets(GET)
+    assert len([timer for timer in port.loop.timers if not timer.off]) == 1
     port.loop.go_to(5000.0)
     assert not port.transport.closed
+    assert port.loop.timers == []
+
+
+async def test_a_connection_is_idle_from_the_end_of_its_answer(port: Port) -> None:
+    port.gets(GET)
+    port.loop.go_to(1070.0)  # the timer of the silence before runs still
+    port.protocol._link.begin_now(200, [], b"x", whole=True)
+    assert len(port.loop.timers) == 1
+    port.loop.go_to(1144.9)
+    assert not port.transport.closed
+    port.loop.go_to(1145.0)
+    assert port.transport.closed
+
+
+async def test_an_idle_connection_that_is_asked_again_stays(port: Port) -> None:
+    port.gets(GET)
+    port.protocol._link.begin_now(200, [], b"x", whole=True)
+    port.loop.go_to(1074.0)
+    port.gets(GET)
+    port.loop.go_to(5000.0)
+    assert not port.transport.closed
+    port.protocol._link.begin_now(200, [], b"x", whole=True)
+    port.loop.go_to(5074.9)
+    assert not port.transport.closed
+    port.loop.go_to(5075.0)
+    assert port.transport.closed
+
+
+async def test_requests_that_came_together_are_answered_in_turn(port: Port) -> None:
+    port.gets(GET + GET.replace(b"/", b"/second", 1) + GET)
+    asked = []
+    for _ in range(3):
+        cycle = port.protocol._answering
+        assert cycle is not None
+        asked.append(cycle.scope["path"])
+        port.protocol._link.begin_now(200, [(b"content-length", b"1")], b"x", whole=True)
+    assert asked == ["/", "/second", "/"]
+    assert port.transport.written == b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx" * 3
 
 
 async def test_a_body_has_its_time_and_more_for_what_comes(port: Port) -> None:
