@@ -3,8 +3,9 @@
 A class's children are looked up once, at its first request, so that counting one costs a few microseconds however much is counted.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
+from proxy.adapters.tallies import Histograms, Tallies
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports.record import RequestRecord
 
@@ -20,11 +21,11 @@ class _Families:
     """Every family with a class."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, (*labels, "traffic_class"), registry=registry)
+        def counter(name: str, text: str, *labels: str) -> Tallies:
+            return Tallies(name, text, (*labels, "traffic_class"), registry)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, ("traffic_class",), buckets=buckets, registry=registry)
+        def histogram(name: str, text: str, bounds: tuple[float, ...]) -> Histograms:
+            return Histograms(name, text, ("traffic_class",), bounds, registry)
 
         self.requests = counter("kvgate_requests", "Requests ended", "outcome")
         self.refusals = counter("kvgate_refusals", "Requests refused, by the gate that fired", "gate")
@@ -45,12 +46,12 @@ class _OfClass:
     """The children of one class."""
 
     def __init__(self, families: _Families, name: str) -> None:
-        self.requests = {outcome: families.requests.labels(outcome.value, name) for outcome in Outcome}
+        self.requests = {outcome: families.requests.of(outcome.value, name) for outcome in Outcome}
         self.name, self.ttft_targets, self.tpot_targets = name, families.ttft_targets, families.tpot_targets
-        self.forecast, self.outcome = families.forecast.labels(name), families.outcome.labels(name)
-        self.wait, self.ttft, self.total = families.wait.labels(name), families.ttft.labels(name), families.total.labels(name)
-        self.tpot, self.itl = families.tpot.labels(name), families.itl.labels(name)
-        self.position, self.ratio = families.position.labels(name), families.ratio.labels(name)
+        self.forecast, self.outcome = families.forecast.of(name), families.outcome.of(name)
+        self.wait, self.ttft, self.total = families.wait.of(name), families.ttft.of(name), families.total.of(name)
+        self.tpot, self.itl = families.tpot.of(name), families.itl.of(name)
+        self.position, self.ratio = families.position.of(name), families.ratio.of(name)
 
     def timed(self, record: RequestRecord) -> None:
         """Take in its times."""
@@ -66,17 +67,17 @@ class _OfClass:
             self.itl.observe(record.itl_s)
         self.total.observe(record.total_s)
 
-    def _beside(self, counter: Counter, measured_s: float, target_s: float | None) -> None:
+    def _beside(self, counter: Tallies, measured_s: float, target_s: float | None) -> None:
         if target_s is not None:
-            counter.labels("yes" if measured_s <= target_s else "no", self.name).inc()
+            counter.of("yes" if measured_s <= target_s else "no", self.name).total += 1.0
 
     def forecast_ended(self, record: RequestRecord) -> None:
         """Hold what was forecast of its output to what came."""
         if record.outcome is not Outcome.COMPLETED or not record.output_tokens or not record.output_tokens_forecast:
             return
         sequences = 1 if record.demand is None else record.demand.sequences
-        self.forecast.inc(record.output_tokens_forecast * sequences)
-        self.outcome.inc(record.output_tokens)
+        self.forecast.total += record.output_tokens_forecast * sequences
+        self.outcome.total += record.output_tokens
         self.ratio.observe(record.output_tokens / sequences / record.output_tokens_forecast)
 
 
@@ -86,12 +87,12 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._families = _Families(registry)
         self._classes: dict[str, _OfClass] = {}
-        self._reroutes = Counter("kvgate_reroutes", "Requests sent to another replica before the first byte", registry=registry)
-        self._returns = Counter("kvgate_client_retries", "Requests whose client had asked before", ("header",), registry=registry)
-        tokens = Counter("kvgate_tokens", "Tokens of finished requests", ("kind",), registry=registry)
-        self._prompt_tokens, self._output_tokens = tokens.labels("prompt"), tokens.labels("output")
+        self._reroutes = Tallies("kvgate_reroutes", "Requests sent to another replica before the first byte", (), registry).of()
+        self._returns = Tallies("kvgate_client_retries", "Requests whose client had asked before", ("header",), registry)
+        tokens = Tallies("kvgate_tokens", "Tokens of finished requests", ("kind",), registry)
+        self._prompt_tokens, self._output_tokens = tokens.of("prompt"), tokens.of("output")
         text = "From a body's end to its place, of requests that did not wait: what kvgate itself takes"
-        self._overhead = Histogram("kvgate_overhead_seconds", text, buckets=OVERHEAD_SECONDS, registry=registry)
+        self._overhead = Histograms("kvgate_overhead_seconds", text, (), OVERHEAD_SECONDS, registry).of()
 
     def _class(self, name: str) -> _OfClass:
         found = self._classes.get(name)
@@ -102,25 +103,25 @@ class RequestMetrics:
     def request_finished(self, record: RequestRecord) -> None:
         """Count it."""
         of_class = self._class(record.traffic_class)
-        of_class.requests[record.outcome].inc()
+        of_class.requests[record.outcome].total += 1.0
         if record.gate is not None:
-            self._families.refusals.labels(record.gate, record.traffic_class).inc()
+            self._families.refusals.of(record.gate, record.traffic_class).total += 1.0
         of_class.timed(record)
         of_class.forecast_ended(record)
         if record.refusal is not None and record.refusal.queue_position is not None:
             of_class.position.observe(record.refusal.queue_position)
         if record.reroutes:
-            self._reroutes.inc(record.reroutes)
+            self._reroutes.total += record.reroutes
         if record.client_retry is not None:
-            self._returns.labels(record.client_retry).inc()
+            self._returns.of(record.client_retry).total += 1.0
         if record.own_s is not None:
             self._overhead.observe(record.own_s)
         if record.prompt_tokens_reported:
-            self._prompt_tokens.inc(record.prompt_tokens_reported)
+            self._prompt_tokens.total += record.prompt_tokens_reported
         if record.output_tokens:
-            self._output_tokens.inc(record.output_tokens)
+            self._output_tokens.total += record.output_tokens
 
     def refused_unread(self, refusal: Refusal) -> None:
         """Count one that was refused whatever it asked for."""
-        self._families.requests.labels(refusal.outcome.value, UNREAD).inc()
-        self._families.refusals.labels(refusal.gate, UNREAD).inc()
+        self._families.requests.of(refusal.outcome.value, UNREAD).total += 1.0
+        self._families.refusals.of(refusal.gate, UNREAD).total += 1.0

@@ -18,6 +18,7 @@ from proxy.adapters.relay_metrics import relay_metrics
 from proxy.adapters.replica_metrics import replica_metrics
 from proxy.adapters.request_metrics import RequestMetrics
 from proxy.adapters.store_metrics import store_metrics
+from proxy.adapters.tallies import Histograms
 from proxy.adapters.tenant_metrics import TenantMetrics
 from proxy.core.outcome import Refusal
 from proxy.ports.record import RequestRecord
@@ -40,7 +41,7 @@ class PrometheusTelemetry:
         self._finished = RequestMetrics(self.registry)
         self._errors = Counter("kvgate_internal_errors", "Faults inside kvgate", ("part",), registry=self.registry)
         lag = "How late a callback that is due gets its turn on the event loop"
-        self._lag = Histogram("kvgate_event_loop_lag_seconds", lag, buckets=LAG_SECONDS, registry=self.registry)
+        self._lag = Histograms("kvgate_event_loop_lag_seconds", lag, (), LAG_SECONDS, self.registry).of()
         ProcessCollector(registry=self.registry)
         self._connections = Counter(
             "kvgate_connections_refused",

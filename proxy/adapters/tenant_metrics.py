@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from proxy.adapters.metric_families import labelled
+from proxy.adapters.tallies import Tallies, Tally
 from proxy.core.outcome import Outcome
 from proxy.ports.record import RequestRecord
 from proxy.ports.state import TenantState
@@ -34,16 +35,14 @@ class TenantMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._names = TenantNames()
-        self._ended: dict[
-            tuple[str, Outcome], tuple[Counter, Counter, Counter]
-        ] = {}  # looked up once: no more than names and outcomes
-        self._tokens = Counter("kvgate_tenant_tokens", "Tokens of finished requests", ("tenant",), registry=registry)
-        self._requests = Counter("kvgate_tenant_requests", "Requests ended", ("tenant", "outcome"), registry=registry)
-        self._steps = Counter(
-            "kvgate_tenant_kv_token_steps", "Tokens of KV held times the steps they were held for", ("tenant",), registry=registry
+        self._ended: dict[tuple[str, Outcome], tuple[Tally, Tally, Tally]] = {}  # looked up once: no more than names and outcomes
+        self._tokens = Tallies("kvgate_tenant_tokens", "Tokens of finished requests", ("tenant",), registry)
+        self._requests = Tallies("kvgate_tenant_requests", "Requests ended", ("tenant", "outcome"), registry)
+        self._steps = Tallies(
+            "kvgate_tenant_kv_token_steps", "Tokens of KV held times the steps they were held for", ("tenant",), registry
         )
-        self._refusals = Counter(
-            "kvgate_tenant_refusals", "Requests refused for their tenant's rate or share", ("tenant", "gate"), registry=registry
+        self._refusals = Tallies(
+            "kvgate_tenant_refusals", "Requests refused for their tenant's rate or share", ("tenant", "gate"), registry
         )
 
     def request_finished(self, record: RequestRecord) -> None:
@@ -53,16 +52,16 @@ class TenantMetrics:
         key = (tenant, record.outcome)
         found = self._ended.get(key)
         if found is None:
-            requests = self._requests.labels(tenant, record.outcome.value)
-            found = self._ended[key] = requests, self._tokens.labels(tenant), self._steps.labels(tenant)
+            requests = self._requests.of(tenant, record.outcome.value)
+            found = self._ended[key] = requests, self._tokens.of(tenant), self._steps.of(tenant)
         requests, tokens_total, steps = found
-        requests.inc()
+        requests.total += 1.0
         if tokens:
-            tokens_total.inc(tokens)
+            tokens_total.total += tokens
         if record.output_tokens:
-            steps.inc(kv_token_steps(record))
+            steps.total += kv_token_steps(record)
         if record.gate is not None and record.outcome.value.startswith("tenant_"):
-            self._refusals.labels(tenant, record.gate).inc()
+            self._refusals.of(tenant, record.gate).total += 1.0
 
     def state(self, tenants: tuple[TenantState, ...]) -> Iterator[Metric]:
         """What tenants with a limit may still take, and hold. Those beyond the cap are left out: what is left does not add up."""
