@@ -32,12 +32,12 @@ class LogLimit(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._windows: OrderedDict[_Key, _Window] = OrderedDict()
-        self._due_s = inf  # when the first window with something to tell ends
+        self.due_s = inf  # when the first window with something to tell ends
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is to be written; sets its ``suppressed`` to how many like it were not."""
-        if record.created >= self._due_s:
-            self._tell(record.created)
+        if record.created >= self.due_s:
+            self.tell(record.created)
         if record.levelno < logging.WARNING or record.levelno >= logging.CRITICAL or hasattr(record, "suppressed"):
             return True
         first = record.args[0] if isinstance(record.args, tuple) and record.args else ""
@@ -52,14 +52,14 @@ class LogLimit(logging.Filter):
             window.let_through += 1
             return True
         window.suppressed += 1
-        self._due_s = min(self._due_s, window.ends_s)
+        self.due_s = min(self.due_s, window.ends_s)
         return False
 
-    def _tell(self, now_s: float) -> None:
+    def tell(self, now_s: float) -> None:
         """Say what was suppressed in the windows that are over."""
         over = [key for key, window in self._windows.items() if window.ends_s <= now_s]
         told = [(key, window.suppressed) for key in over if (window := self._windows.pop(key)).suppressed]
-        self._due_s = min((window.ends_s for window in self._windows.values() if window.suppressed), default=inf)
+        self.due_s = min((window.ends_s for window in self._windows.values() if window.suppressed), default=inf)
         for (name, text, first), count in told:
             event = text.partition(" ")[0]
             logging.getLogger(name).warning(

@@ -5,11 +5,12 @@ written, its message only where it is the system's (``OSError``) or our own, sin
 (``UnicodeEncodeError`` carries the whole text).
 """
 
+import asyncio
 import logging
 import os
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ import msgspec
 import structlog
 
 from proxy.adapters.log_limit import LogLimit
+from proxy.wire.decision_line import Line, fields_of_line
 from proxy.wire.log_text import console_fields, fields_of, plain, word
 
 QUIET = ("httpx", "httpcore", "uvicorn.error", "opentelemetry")  # a line per scrape says nothing
@@ -24,12 +26,12 @@ CHAIN_MAX = 4  # causes of an exception that are told
 FRAMES_MAX = 30
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-_Line = dict[str, Any]
+_Fields = dict[str, Any]
 
 
-def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | None = None) -> logging.Handler:
+def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | None = None) -> "LogOutput":
     """Send lines from ``level`` on to ``stream`` (standard error) as ``form``: json or console. ``several`` processes name themselves."""
-    handler = _Output(stream or sys.stderr, several=several, as_json=form == "json")
+    handler = LogOutput(stream or sys.stderr, several=several, as_json=form == "json")
     processors: list[Any] = [_fields, _process] if several else [_fields]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -38,7 +40,7 @@ def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | N
             pass_foreign_args=True,
         )
     )
-    handler.addFilter(LogLimit())
+    handler.addFilter(handler.limit)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line tells them, and each has its price
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -52,24 +54,72 @@ def open_log(level: str, form: str, *, several: bool = False, stream: TextIO | N
     return handler
 
 
-class _Output(logging.StreamHandler[TextIO]):
+class LogOutput(logging.StreamHandler[TextIO]):
     """Writes lines; of one that cannot be written it says that, and nothing of what was in it.
 
-    Lines that come with their fields, one for each request, go past structlog where they become JSON: they are that already.
+    Lines that come with their fields, one for each request, go past structlog where they become JSON: they are that already. Those that
+    come as a ``Line`` go past logging too, and are written together when the turn of the event loop ends, before any other line.
     """
 
     def __init__(self, stream: TextIO, *, several: bool, as_json: bool) -> None:
         super().__init__(stream)
+        self.limit = LogLimit()
+        self.as_json = as_json
         self._several = several
-        self._as_json = as_json
+        self._lines: list[str] = []  # not written yet
+        self._second, self._second_text = 0, ""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         given = getattr(record, "fields", None)
-        if given is None or not self._as_json or record.exc_info:
+        if given is None or not self.as_json or record.exc_info:
             return super().format(record)
         line = _head(record) | {"event": record.msg, **given}
         return _json(None, "", _process(None, "", line) if self._several else line)
+
+    def take(self, line: Line, created_s: float) -> None:
+        """Write a request's line as JSON, soon; ``created_s`` is wall time. Only from the event loop."""
+        if created_s >= self.limit.due_s:
+            self.limit.tell(created_s)
+        line.time = self._time(created_s)
+        if self._several:
+            line.process = os.getpid()
+        try:
+            text = _encode(line).decode()
+            text = text if text.isprintable() else _json(None, "", fields_of_line(line))
+        except UnicodeEncodeError:
+            text = _json(None, "", fields_of_line(line))
+        self._lines.append(text)
+        if len(self._lines) == 1:
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, behind those that came before it."""
+        self._write_lines()
+        super().emit(record)
+
+    def flush(self) -> None:
+        """Write what waits, and empty the stream's buffer."""
+        with self.lock or nullcontext():
+            self._write_lines()
+            super().flush()
+
+    def _write_lines(self) -> None:
+        if self._lines:
+            lines, self._lines = self._lines, []
+            try:
+                self.stream.write("\n".join(lines) + "\n")
+            except (OSError, ValueError):  # as in handleError, but there is no record
+                with suppress(OSError, ValueError):
+                    self.stream.write(f"log.failed logger=kvgate.request lines={len(lines)}\n")
+
+    def _time(self, created_s: float) -> str:
+        """As ``_head`` tells it; a second's digits are made once."""
+        milliseconds = int(created_s * 1000.0)
+        second, rest = divmod(milliseconds, 1000)
+        if second != self._second or not self._second_text:
+            self._second, self._second_text = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        return f"{self._second_text}{rest:03d}+00:00"
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Tell of a line that is lost."""
@@ -77,7 +127,7 @@ class _Output(logging.StreamHandler[TextIO]):
             self.stream.write(f"log.failed logger={word(record.name)} line={word(record.lineno)}\n")
 
 
-def _fields(_: Any, __: str, line: _Line) -> _Line:
+def _fields(_: Any, __: str, line: _Fields) -> _Fields:
     """The line as a word and its fields, where it is one."""
     record: logging.LogRecord = line["_record"]
     text, args = line["event"], line.pop("positional_args", None)
@@ -96,7 +146,7 @@ def _fields(_: Any, __: str, line: _Line) -> _Line:
     return told | {"_record": record, "_from_structlog": False}
 
 
-def _head(record: logging.LogRecord) -> _Line:
+def _head(record: logging.LogRecord) -> _Fields:
     return {
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
@@ -104,7 +154,7 @@ def _head(record: logging.LogRecord) -> _Line:
     }
 
 
-def _process(_: Any, __: str, line: _Line) -> _Line:
+def _process(_: Any, __: str, line: _Fields) -> _Fields:
     line["process"] = os.getpid()
     return line
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -38,6 +39,7 @@ from proxy.serving.endpoints import Endpoints
 from proxy.serving.policy_watch import PolicyWatch
 from proxy.serving.services import Services
 from proxy.serving.websockets import WebSockets
+from proxy.wire.decision_line import Line
 
 FIRST_PROBE_S = 5.0  # after which a replica that has not answered is named in the log
 GC_THRESHOLDS = 10_000, 20, 50  # a request leaves next to no cycles: looking for them every few requests finds nothing
@@ -55,7 +57,8 @@ def run_serve(settings: ServeSettings) -> int:
     if settings.store is not None:
         redis_store(settings.store, policy.store)  # what is wrong with it is told now, not by each worker
     form = settings.log_format or (LogFormat.CONSOLE if sys.stderr.isatty() else LogFormat.JSON)
-    open_log(settings.log_level, form, several=settings.workers > 1)
+    output = open_log(settings.log_level, form, several=settings.workers > 1)
+    lines = output.take if output.as_json else None
 
     try:
         for replica in policy.replicas:
@@ -69,7 +72,7 @@ def run_serve(settings: ServeSettings) -> int:
         def work(index: int, alive: int | None) -> int:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(
-                    _serve(settings, policy, [main, admins[index]], alive, dict(enumerate(map(url_here, admins))), index)
+                    _serve(settings, policy, [main, admins[index]], alive, dict(enumerate(map(url_here, admins))), index, lines)
                 )
 
         return work(0, None) if settings.workers == 1 else Workers(settings.workers, work, SystemClock()).run()
@@ -86,15 +89,16 @@ def url_here(listening: socket.socket) -> str:
 
 
 async def _serve(
-    settings: ServeSettings, policy: Policy, sockets: list[socket.socket], alive: int | None, admins: dict[int, str], index: int
-) -> int:
-    """``admins`` are the admin ports of all workers by number, of which we are ``index``."""
+    settings: ServeSettings, policy: Policy, sockets: list[socket.socket], alive: int | None, admins: dict[int, str], index: int,
+    lines: Callable[[Line, float], None] | None,
+) -> int:  # fmt: skip
+    """``admins`` are the admin ports of all workers by number, of which we are ``index``; ``lines`` takes those of finished requests."""
     log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
     async with httpx.AsyncClient(timeout=5.0) as control:
         addresses = _addresses(sockets)
         store = None if settings.store is None else redis_store(settings.store, policy.store)
         file = FileWatch(policy_file(settings))
-        services = build_services(policy, control, store, f"http://{addresses[2]}:{addresses[3]}", settings)
+        services = build_services(policy, control, store, f"http://{addresses[2]}:{addresses[3]}", settings, lines)
         watch = PolicyWatch(file, services.live, services.guard)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)

@@ -43,11 +43,12 @@ from proxy.serving.outstanding import Outstanding
 from proxy.serving.override import Switches
 from proxy.serving.replica_set import ReplicaParts, ReplicaSet
 from proxy.serving.request_ids import RequestIds
-from proxy.serving.request_log import log_decision
+from proxy.serving.request_log import RequestLog
 from proxy.serving.services import Services
 from proxy.serving.sharing import Sharing
 from proxy.serving.state import process_state
 from proxy.serving.watcher import ReplicaWatcher
+from proxy.wire.decision_line import Line
 from proxy.wire.report import describe
 
 log = logging.getLogger("kvgate")
@@ -55,10 +56,10 @@ log = logging.getLogger("kvgate")
 
 def build_services(
     policy: Policy, control: httpx.AsyncClient, store: SharedStore | None = None, admin: str = "",
-    settings: ServeSettings | None = None,
+    settings: ServeSettings | None = None, lines: Callable[[Line, float], None] | None = None,
 ) -> Services:  # fmt: skip
     """Put the parts together. ``store`` is what other proxies share; ``admin`` is where they find our state; ``settings`` say over which
-    flags a policy is read that comes later. Raises ReplicaUnusableError.
+    flags a policy is read that comes later; ``lines`` takes those of finished requests, None: the log does. Raises ReplicaUnusableError.
     """
     settings = settings or ServeSettings()
     clock = SystemClock()
@@ -87,7 +88,7 @@ def build_services(
     outstanding = Outstanding(dispatcher, replicas.watchers)
     replicas.busy = outstanding.busy
     history = History(gate, clock)
-    decisions = Decisions(clock, lambda: gate.mode.value, dispatcher.considered, [log_decision])
+    decisions = Decisions(clock, lambda: gate.mode.value, dispatcher.considered, [RequestLog(lines).keep])
     switches.watch_over(replicas.watchers)
     live = LivePolicy(
         policy, str(policy_file(settings)), lambda said: usable(policy_under(said, settings)), replicas, clock, guard,

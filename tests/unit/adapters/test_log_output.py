@@ -1,9 +1,11 @@
 """One way out for every line: as JSON or for people, whatever a client or a library says, and without what a request holds."""
 
+import asyncio
 import io
 import json
 import logging
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 
 from proxy.adapters.log_limit import BURST, KEYS_MAX, WINDOW_S, LogLimit
 from proxy.adapters.log_output import open_log, safe_trace
+from proxy.wire.decision_line import Line, fields_of_line
 
 SECRET = "the quiet harbour"
+NOW_S = 1_796_047_795.2993  # wall time
 NASTY = [
     "two words",
     "line\nfeed",
@@ -128,6 +132,79 @@ def test_what_cannot_be_written_is_told_without_its_content() -> None:
     logging.getLogger("kvgate.x").info("half %s", "\ud800")
     assert json.loads(stream.getvalue().splitlines()[1])["event"] == "half \\ud800"
     assert SECRET not in stream.getvalue()
+
+
+# ---- lines of finished requests, which go past logging
+
+
+def line(**fields: Any) -> Line:
+    return Line(None, "info", "kvgate.request", "request.finished", "mine", **fields)
+
+
+async def test_a_requests_line_is_what_logging_would_have_written() -> None:
+    stream = io.StringIO()
+    output = open_log("info", "json", stream=stream, several=True)
+    for model in ("m", *NASTY, "half \ud800"):
+        given = line(model=model, status=200, ttft_s=0.25, queue_wait_s=0.0)
+        logging.getLogger("kvgate.request").info("request.finished", extra={"fields": {"id": "mine", **fields_of_line(given)}})
+        output.take(given, NOW_S)
+        output.flush()
+        theirs, ours = read(stream)
+        assert list(ours)[:4] == ["time", "level", "logger", "event"]
+        assert len(ours.pop("time")) == len(theirs.pop("time")), "both to the millisecond"
+        assert ours == theirs
+        assert all(one.isprintable() for one in stream.getvalue().split("\n"))
+        stream.seek(0)
+        stream.truncate()
+
+
+async def test_lines_keep_their_order_and_none_is_lost() -> None:
+    stream = io.StringIO()
+    output = open_log("info", "json", stream=stream)
+    output.take(line(status=1), NOW_S)
+    output.take(line(status=2), NOW_S)
+    assert stream.getvalue() == "", "they are written together"
+    logging.getLogger("kvgate.x").warning("replica.failed replica=%s", "a")
+    output.take(line(status=3), NOW_S)
+    await asyncio.sleep(0)
+    assert [one.get("status", one["event"]) for one in read(stream)] == [1, 2, "replica.failed", 3]
+    output.take(line(status=4), NOW_S)
+    logging.shutdown([weakref.ref(output)])  # as at the end of the process
+    assert read(stream)[-1]["status"] == 4
+
+
+async def test_a_requests_line_that_cannot_be_written_is_told() -> None:
+    class Full(io.StringIO):
+        full = True
+
+        def write(self, text: str, /) -> int:
+            if self.full:
+                self.full = False
+                raise OSError(28, "No space left on device")
+            return super().write(text)
+
+    stream = Full()
+    output = open_log("info", "json", stream=stream)
+    output.take(line(status=1), NOW_S)
+    output.flush()
+    assert stream.getvalue() == "log.failed logger=kvgate.request lines=1\n"
+    output.take(line(status=2), NOW_S)
+    output.flush()
+    assert json.loads(stream.getvalue().splitlines()[1])["status"] == 2
+
+
+async def test_a_requests_line_tells_what_was_suppressed_before_it() -> None:
+    stream = io.StringIO()
+    output = open_log("info", "json", stream=stream)
+    for _ in range(BURST + 2):
+        logging.getLogger("kvgate.x").warning("replica.failed replica=%s", "a")
+    output.limit.due_s = 0.0
+    key, window = next(iter(output.limit._windows.items()))
+    window.ends_s = 0.0
+    output.take(line(status=1), NOW_S)
+    output.flush()
+    assert key[0] == "kvgate.x"
+    assert [one["event"] for one in read(stream)][BURST:] == ["log.suppressed", "request.finished"]
 
 
 # ---- the limit

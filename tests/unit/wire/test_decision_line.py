@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from proxy.core.saturation import Binding
-from proxy.serving.request_log import log_decision
+from proxy.serving.request_log import RequestLog
 from proxy.wire.decision import Looked, Refused
 from proxy.wire.decision_line import line_of
 from tests.unit.wire.test_decision import decision, held, look
@@ -41,11 +41,12 @@ def test_a_refusal_is_told_by_its_gate() -> None:
 
 
 def test_one_line_where_the_log_keeps_it(caplog: pytest.LogCaptureFixture) -> None:
+    log = RequestLog()
     caplog.set_level(logging.WARNING, "kvgate.request")
-    log_decision(decision())
+    log.keep(decision())
     assert caplog.records == []
     caplog.set_level(logging.INFO, "kvgate.request")
-    log_decision(decision())
+    log.keep(decision())
     (record,) = caplog.records
     assert record.message == "request.finished"
     assert record.__dict__["fields"]["id"] == "mine"
