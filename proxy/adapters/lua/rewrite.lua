@@ -23,7 +23,7 @@ if entry and upto < entry.upto then return refuse('stale') end
 
 -- It had nothing and has nothing, and nobody waits for room: its stamp is renewed, and the total is what the others have.
 local nothing = packed == '' and entry and entry.upto >= 0 and entry.numbers == ''
-if nothing and rawget(a, 'total') == nil and redis.call('HEXISTS', ROWS, 'r|' .. proxy) == 0 and redis.call('HLEN', HEADS) == 0 then
+if nothing and not rawget(a, 'total') and not redis.call('HGET', ROWS, 'r|' .. proxy) and #redis.call('HGETALL', HEADS) == 0 then
   save_entry(proxy, epoch, upto, '')
   if tonumber(ARGV[10]) > expected then redis.call('HSET', POOL, 'expected', ARGV[10]) end
   return {'granted', struct.pack('<dd', NOW, a.anchor), a.packed_total, record, record_number, ''}
