@@ -90,7 +90,7 @@ class Book(Measurement):
 
     def _peaks_at(self, blocks: float) -> None:
         self._peak_blocks = blocks if self.ledger.occupied else self.reconciler.bias_blocks
-        self.room_ratio = 1.0 - self._peak_blocks / max(1, self.spec.usable_blocks)
+        self.room_ratio = 1.0 - self._peak_blocks / (self.spec.usable_blocks or 1)
 
     def refresh_s(self) -> float:
         """How often the forecast is made anew."""
@@ -141,7 +141,7 @@ class Book(Measurement):
         """As ``headroom_with`` at the least, without drawing anybody (``core.peak_bound``); None where only drawing tells."""
         delay_steps = PREFILL_DELAY_STEPS + rounded_ahead(self.ahead_steps(now_s))
         found = self.bound.room(demand, self.output_tokens_max(demand), delay_steps, self.risk(now_s))
-        return None if found is None else (1.0 - found[0] / max(1, self.spec.usable_blocks), found[1])
+        return None if found is None else (1.0 - found[0] / (self.spec.usable_blocks or 1), found[1])
 
     def newcomer(self, demand: Demand, now_s: float, cache: CurveCache | None) -> Newcomer:
         """The forecast of ``demand`` where it shares nothing, ``cache`` being the waiting request's own."""
@@ -201,8 +201,10 @@ class Book(Measurement):
 
     def output_tokens_max(self, demand: Demand) -> int:
         """Output tokens of one sequence at most: the request's cap, clamped to the context as vLLM 0.32 does."""
-        room = max(1, self.spec.context_tokens_max - demand.prompt_tokens_longest)
-        return room if demand.output_tokens_max is None else max(1, min(demand.output_tokens_max, room))
+        room, cap = self.spec.context_tokens_max - demand.prompt_tokens_longest, demand.output_tokens_max
+        if cap is not None and cap < room:
+            room = cap
+        return max(1, room)
 
     def prompt_blocks(self, demand: Demand) -> float:
         """Blocks of the prompts and one token each: what the engine needs before it can start."""

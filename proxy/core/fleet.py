@@ -151,7 +151,8 @@ class Fleet:
 
     def refresh_due_s_next(self) -> float:
         """When the next Tick has something to refresh; infinite while nothing runs anywhere."""
-        return max(self._due_and_rate()[0], self._refreshed_s + REFRESH_GAP_S)
+        due_s, least_s = (self._due or self._due_and_rate())[0], self._refreshed_s + REFRESH_GAP_S
+        return max(least_s, due_s)
 
     def rate_per_s_max(self) -> float:
         """Steps per second of the fastest replica; 0 where there is none."""

@@ -91,7 +91,7 @@ class Gate(GateParts):
     def deadline_s_next(self, now_s: float) -> float:
         """When the driver should send the next Tick; infinite when there is nothing to wait for."""
         due_s = self.fleet.refresh_due_s_next()
-        if not len(self.queue):
+        if not self.queue.requests:
             return due_s
         return min(due_s, now_s + tick_s(self.fleet.rate_per_s_max()), self.queue.deadline_s_next())
 
@@ -216,7 +216,7 @@ class Gate(GateParts):
 
     def _schedule(self, now_s: float, effects: list[Effect], *, look_behind: bool) -> None:
         """Admit whoever can go, one at a time, until nobody can."""
-        if not len(self.queue):
+        if not self.queue.requests:
             return
         if self.mode is not Mode.ENFORCE:
             self._release_all(now_s, effects)
@@ -287,7 +287,7 @@ class Gate(GateParts):
         self.leases.settle(opened, per_sequence)
         if book is not None and event.outcome is Outcome.COMPLETED:
             book.feedback.completed(demand.prompt_tokens, tokens, kv_limited=book.kv_limited)
-            book.kv_limited = book.kv_limited and len(self.queue) > 0
+            book.kv_limited = book.kv_limited and self.queue.requests > 0
 
     def _place_anew(self, request_id: str, now_s: float, effects: list[Effect], *, alone: bool = False) -> None:
         """Not taken: queue it before everybody else of its tenant, and keep it from that replica, unless ``alone`` from its server."""

@@ -72,18 +72,18 @@ class Placement:
 
     def at_once(self, entry: Waiting, pool: list[Book], now_s: float) -> Choice | None:
         """Where one who arrives goes without waiting: nobody else waits, or a replica must get its cache back and it is warm there."""
-        if len(self.queue) and not any(book.saturation.guard.recovering for book in pool):
+        if self.queue.requests and not any(book.saturation.guard.recovering for book in pool):
             return None
         choice = self._roomy(entry, pool, now_s) or self.choose(entry, pool, now_s, contended=bool(len(self.queue)))
         if isinstance(choice, Blocked):
             entry.considered.held = looks_at(choice.places, choice.standings)
             return None
         warm = choice.book.saturation.guard.prefers(choice.verdict.cached_tokens / entry.demand.prompt_tokens)
-        return choice if warm or not len(self.queue) else None
+        return choice if warm or not self.queue.requests else None
 
     def _roomy(self, entry: Waiting, pool: list[Book], now_s: float) -> Choice | None:
         """The choice where there is so much room that no curve need be drawn (``core.roomy``)."""
-        if len(self.queue) or self.queue.takes is not None or self.refusals or 0.0 <= now_s - self._cramped_s < AGAIN_S:
+        if self.queue.requests or self.queue.takes is not None or self.refusals or 0.0 <= now_s - self._cramped_s < AGAIN_S:
             return None
         books = self._books(pool, entry.demand.length_class.model)
         place = roomy_place(entry, books, self.router, now_s, burst=self.burst.active(now_s, entry.demand.tenant))

@@ -15,6 +15,7 @@ that, and more again with each completion, until as many have completed as were 
 Fails: a class whose requests come in two alternating kinds drifts at each change; what tells them apart should be in the class.
 """
 
+from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
@@ -58,29 +59,34 @@ class ShiftWatch:
         """Cumulative hazard that those under way have gone through, by row."""
         self._hazard = hazard.tolist()
 
-    def drifts(self, row: int, expected: float, *, natural: bool, ends: float) -> bool:
-        """Take in one completion, of cumulative hazard ``expected``; True when the class has shifted. ``ends`` speak for its hazards."""
-        self._weight[row] += (1.0 - self._weight[row]) / max(1.0, self._running[row])
-        if ends < SHIFT_ENDS_MIN:  # still learning: what it is compared with is the prior, which everything differs from
-            self._start(row)
-            return False
-        self._surplus[row] += (1.0 if natural else 0.0) - expected
-        self._expected[row] += expected
-        grown = self._hazard[row] - self._hazard_base[row]
-        seen = self._expected[row] + max(0.0, grown)
-        if seen < SHIFT_EXPECTED_MIN:
-            return False
-        # The expectation itself rests on a finite number of ends, which adds its own relative error of 1 / sqrt(ends).
-        if abs(self._surplus[row] - grown) > SHIFT_SIGMA * sqrt(seen + seen**2 / ends):
-            self._weight[row] = SHIFT_KEEP
-            self._start(row)
-            return True
-        if seen > WINDOW_ENDS:
-            self._surplus[row] *= 0.5
-            self._expected[row] *= 0.5
-            self._hazard_base[row] += 0.5 * grown
-        return False
+    def first_drift(
+        self, row: int, expected: Sequence[float], natural: Sequence[bool], ends: float, keep: float
+    ) -> tuple[int | None, float]:
+        """Take in completions of a class, of cumulative hazards ``expected``, up to the first at which it has shifted.
 
-    def _start(self, row: int) -> None:
-        self._surplus[row] = self._expected[row] = 0.0
-        self._hazard_base[row] = self._hazard[row]
+        ``ends`` speak for its hazards; each completion keeps ``keep`` of them and adds its own. Returns which one it was, None where the
+        class has not shifted, and ends as they are then.
+        """
+        weight, running = self._weight[row], max(1.0, self._running[row])
+        hazard, base = self._hazard[row], self._hazard_base[row]
+        surplus, total, drifted = self._surplus[row], self._expected[row], None
+        for place, (one, ended) in enumerate(zip(expected, natural, strict=True)):
+            ends = ends * keep + ended
+            weight += (1.0 - weight) / running
+            if ends < SHIFT_ENDS_MIN:  # still learning: what it is compared with is the prior, which everything differs from
+                surplus, total, base = 0.0, 0.0, hazard
+                continue
+            surplus += ended - one
+            total += one
+            grown = hazard - base
+            seen = total + grown if grown > 0.0 else total
+            if seen < SHIFT_EXPECTED_MIN:
+                continue
+            # The expectation itself rests on a finite number of ends, which adds its own relative error of 1 / sqrt(ends).
+            if abs(surplus - grown) > SHIFT_SIGMA * sqrt(seen + seen**2 / ends):
+                weight, surplus, total, base, drifted = SHIFT_KEEP, 0.0, 0.0, hazard, place
+                break
+            if seen > WINDOW_ENDS:
+                surplus, total, base = 0.5 * surplus, 0.5 * total, base + 0.5 * grown
+        self._weight[row], self._hazard_base[row], self._surplus[row], self._expected[row] = weight, base, surplus, total
+        return drifted, ends

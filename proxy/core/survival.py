@@ -152,18 +152,18 @@ class SurvivalModel:
         for row, indices in of_row.items():
             own, ends = tokens[indices], self._ends_total[row]
             expected = self.hazard_at(np.full(len(own), row), own).tolist()
-            counted = 0
-            for place, index in enumerate(indices):
-                ends = ends * KEEP + natural[index]
-                if self._watch.drifts(row, expected[place], natural=natural[index], ends=ends):
-                    self._count(row, own[counted : place + 1], [natural[one] for one in indices[counted : place + 1]])
-                    counted = place + 1
+            by_itself, drifted, counted = [natural[index] for index in indices], None, 0
+            while counted < len(own):
+                drifted, ends = self._watch.first_drift(row, expected[counted:], by_itself[counted:], ends, KEEP)
+                until = len(own) if drifted is None else counted + drifted + 1
+                self._count(row, own[counted:until], by_itself[counted:until])
+                counted = until
+                if drifted is not None:
                     self._ends[row] *= SHIFT_KEEP
                     self._exposure[row] *= SHIFT_KEEP
                     ends *= SHIFT_KEEP
                     self.shifts_total += 1
             self._ends_total[row] = ends
-            self._count(row, own[counted:], [natural[one] for one in indices[counted:]])
 
     def _count(self, row: int, tokens: FloatArray, natural: list[bool]) -> None:
         """Ends of one class in their order, each of which forgets a little of those before it."""

@@ -137,21 +137,22 @@ class WaitQueue(QueueBounds):
         """Those without a promise, in the order of their coming."""
         return list(self._standing_by.values())
 
-    def charge(self, demand: Demand, block_steps: float) -> None:
-        """Account token-time to a tenant; negative to give back what was not used."""
+    def charge(self, demand: Demand, block_steps: float) -> TenantLine:
+        """Account token-time to a tenant; negative to give back what was not used. Returns its account."""
         virtual = block_steps / max(demand.tenant_weight, 1e-6)
-        self.charged_elsewhere(demand.priority, demand.tenant, virtual)  # as any charge moves it
         if self.charged is not None:
             key = (demand.priority, demand.tenant)
             self.charged[key] = self.charged.get(key, 0.0) + virtual
+        return self.charged_elsewhere(demand.priority, demand.tenant, virtual)  # as any charge moves it
 
-    def charged_elsewhere(self, priority: int, tenant: str, virtual: float) -> None:
-        """Another queue of the same tenants has charged one of them so much token-time per weight."""
+    def charged_elsewhere(self, priority: int, tenant: str, virtual: float) -> TenantLine:
+        """Another queue of the same tenants has charged one of them so much token-time per weight. Returns its account."""
         band = self._band(priority)
         account = band.tenant(tenant)
         account.virtual += virtual
-        if virtual > 0.0:
-            band.clock = max(band.clock, account.virtual)
+        if virtual > 0.0 and account.virtual > band.clock:
+            band.clock = account.virtual
+        return account
 
     def clocks(self) -> dict[int, float]:
         """Virtual time of whoever was served last, by priority."""
@@ -181,9 +182,9 @@ class WaitQueue(QueueBounds):
 
     def charge_ahead_of_end(self, demand: Demand, block_steps: float, forecast: float) -> None:
         """Account the expected token-time of an admission; ``forecast`` is that of its curves, 0 where none were drawn."""
-        self.charge(demand, block_steps)
+        account = self.charge(demand, block_steps)
         if forecast:
-            self._line(demand).scale.admitted(block_steps, forecast)
+            account.scale.admitted(block_steps, forecast)
 
     def take_back(self, demand: Demand, block_steps: float, forecast: float) -> None:
         """An admission that was charged so did not come about. Where it was what came furthest, the band's clock goes back as well."""
@@ -196,9 +197,8 @@ class WaitQueue(QueueBounds):
 
     def settle(self, demand: Demand, charged: float, used: float, output_tokens: float) -> None:
         """A request took ``used`` block-steps where ``charged`` were charged, with so many tokens out of each sequence."""
-        self.charge(demand, used - charged)
         self._length.ended(output_tokens)
-        self._line(demand).length.ended(output_tokens)
+        self.charge(demand, used - charged).length.ended(output_tokens)
 
     def _line(self, demand: Demand) -> TenantLine:
         return self._band(demand.priority).tenant(demand.tenant)

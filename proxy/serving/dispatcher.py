@@ -131,6 +131,7 @@ class Dispatcher:
         self._owed: dict[str, Event] = {}  # ends that a fault kept from the gate
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
+        self._feeding = False
 
     def __repr__(self) -> str:
         """State for people and tests: waiting 0 and open 0 when idle."""
@@ -188,7 +189,11 @@ class Dispatcher:
             self._wake_lost()
             self._set_timer()
             raise
-        self._carry_out(effects)
+        self._feeding = True
+        try:
+            self._carry_out(effects)
+        finally:
+            self._feeding = False
         self._store.looked()
         self._set_timer()
 
@@ -201,28 +206,32 @@ class Dispatcher:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Reserve(request_id):
-                    self._reserving.add(request_id)
-                    reserve = partial(self._store.reserve, effect, partial(self._settle, request_id))
-                    if not self._guard.run_now(Part.STORE, reserve):
-                        self._wake(request_id, InternalFaultError(Part.STORE))
-                case Forward(request_id, lease):
-                    self._wake(request_id, lease)
-                case Shed(request_id, refusal, considered):
-                    self._wake(request_id, ShedError(refusal, considered))
-                case Release(replica, lease_id):
-                    self._guard.run_now(Part.STORE, partial(self._store.release, replica, lease_id))
+                case Forward():
+                    self._wake(effect.request_id, effect.lease)
+                case Reserve():
+                    self._reserve(effect)
+                case Release():
+                    self._guard.run_now(Part.STORE, self._store.release, effect.replica, effect.lease_id)
+                case Shed():
+                    self._wake(effect.request_id, ShedError(effect.refusal, effect.considered))
+
+    def _reserve(self, effect: Reserve) -> None:
+        request_id = effect.request_id
+        self._reserving.add(request_id)
+        if not self._guard.run_now(Part.STORE, self._store.reserve, effect, partial(self._settle, request_id)):
+            self._wake(request_id, InternalFaultError(Part.STORE))
 
     def _settle(self, request_id: str, events: Sequence[Event]) -> None:
         """The store has answered; ``events`` are what the gate is to be told, its decision last."""
-        if not self._guard.run_now(Part.STORE, partial(self._settled, request_id, events)):
+        if not self._guard.run_now(Part.STORE, self._settled, request_id, events):
             self._wake(request_id, InternalFaultError(Part.STORE))
 
     def _settled(self, request_id: str, events: Sequence[Event]) -> None:
         self._reserving.discard(request_id)
         for event in events:
             self._carry_out(self.gate.handle(event, self.clock.now_s()))
-        self._set_timer()
+        if not self._feeding:  # else whoever feeds sets it, once for all
+            self._set_timer()
 
     def _wake(self, request_id: str, result: Lease | ShedError | InternalFaultError) -> None:
         future = self._waiting.get(request_id)
@@ -235,7 +244,9 @@ class Dispatcher:
 
     def _set_timer(self) -> None:
         now_s = self.clock.now_s()
-        due_s = min(self.gate.deadline_s_next(now_s), now_s + RETRY_TICK_S if self._owed else inf)
+        due_s = self.gate.deadline_s_next(now_s)
+        if self._owed:
+            due_s = min(due_s, now_s + RETRY_TICK_S)
         if self._timer is not None:
             if due_s >= self._timer_s:
                 return
@@ -249,7 +260,7 @@ class Dispatcher:
         self._timer = None
         owed, self._owed = self._owed, {}
         events: list[Event] = [Tick(), *owed.values()]
-        failed = sum(not self._guard.run_now(Part.GATE, partial(self.feed, event)) for event in events)
+        failed = sum(not self._guard.run_now(Part.GATE, self.feed, event) for event in events)
         if not failed:
             return
         if self._guard.tripped:  # from now on everybody goes without the gate, and so do those it holds

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from proxy.ports import Clock
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 FAULTS_MAX = 10
 WINDOW_S = 10.0
@@ -73,10 +74,10 @@ class Guard:
             self._note(part, error)
             raise InternalFaultError(part) from error
 
-    def run_now(self, part: Part, work: Callable[[], None]) -> bool:
-        """Call ``work``, whose failure concerns no request; False when it failed."""
+    def run_now(self, part: Part, work: Callable[P, None], *given: P.args, **named: P.kwargs) -> bool:
+        """Call ``work`` with what is given, whose failure concerns no request; False when it failed."""
         try:
-            work()
+            work(*given, **named)
         except Exception as error:  # noqa: BLE001  this is the guarded place
             self._note(part, error)
             return False

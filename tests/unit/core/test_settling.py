@@ -1,9 +1,14 @@
 """What a tenant is charged in the end."""
 
+from dataclasses import replace
+
 import pytest
 
+from proxy.core.bands import TenantLine
+from proxy.core.demand import Demand, PromptPart
 from proxy.core.events import Arrive, Cancelled, Finished, Granted, Observed, ReplicaFound, Reserve
 from proxy.core.gate import Gate
+from proxy.core.open_leases import used_block_steps
 from proxy.core.outcome import Outcome
 from tests.support.builders import demand, engine_sample, policy, scrape, spec
 
@@ -19,7 +24,13 @@ def empty() -> Gate:
 def charges_of(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What tenants are charged from now on, in block-steps."""
     charged: list[float] = []
-    monkeypatch.setattr(gate.queue, "charge", lambda _, block_steps: charged.append(block_steps))
+    charge = gate.queue.charge
+
+    def noted(one: Demand, block_steps: float) -> TenantLine:
+        charged.append(block_steps)
+        return charge(one, block_steps)
+
+    monkeypatch.setattr(gate.queue, "charge", noted)
     return charged
 
 
@@ -45,3 +56,22 @@ def test_who_cancels_is_charged_for_what_it_held_until_then(monkeypatch: pytest.
     reserve.lease.output_tokens = 10
     gate.handle(Cancelled("a"), 1.0)
     assert sum(charged) == 10 * 25
+
+
+@pytest.mark.parametrize("prompt", [1, 16, 17, 385, 4000])
+@pytest.mark.parametrize("tokens", [0.0, 0.5, 1, 15, 16, 17.5, 600])
+@pytest.mark.parametrize("beam", [False, True])
+def test_one_plain_prompt_takes_what_the_rule_for_all_demands_says(prompt: int, tokens: float, *, beam: bool) -> None:
+    """Its short way against Simpson's rule over the ledger's own blocks, to the last bit."""
+    book = next(iter(empty().fleet))
+    one = replace(demand("a", prompt=prompt), beam_search=beam)
+    assert one.copies == len(one.parts) == 1
+    begun, half, ended = (book.ledger.blocks_at(one, out) for out in (1.0, tokens / 2.0, tokens))
+    assert used_block_steps(book.ledger, one, tokens) == (tokens * (begun + 4.0 * half + ended) / 6.0 if tokens else 0.0)
+
+
+def test_prompts_that_are_several_take_what_each_of_them_does() -> None:
+    ledger = next(iter(empty().fleet)).ledger
+    parts = [PromptPart(100), PromptPart(333)]
+    alone = [used_block_steps(ledger, replace(demand("a"), parts=(part,)), 40.0) for part in parts]
+    assert used_block_steps(ledger, replace(demand("a"), parts=tuple(parts)), 40.0) == pytest.approx(sum(alone))
