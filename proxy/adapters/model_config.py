@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from proxy.adapters.tokenizer_files import TokenizerLoadError, model_folder
+from proxy.config.plain_file import read_plain
 from proxy.wire.model_layers import ModelLayers, read_layers
 
 CONFIG_BYTES_MAX = 4_000_000  # the largest published ones, with their label tables, stay below one
@@ -28,11 +29,13 @@ def read_model_layers(root: str | None) -> ModelLayers | None:
 
 def read_config(file: Path) -> object:
     """A parsed ``config.json``. Raises OSError, and ValueError for what is no JSON or too long."""
-    with file.open("rb") as stream:
-        body = stream.read(CONFIG_BYTES_MAX + 1)
+    body = read_plain(file, CONFIG_BYTES_MAX + 1).content
     if len(body) > CONFIG_BYTES_MAX:
         raise ValueError(f"it exceeds {CONFIG_BYTES_MAX:,} bytes")
-    return json.loads(body)
+    try:
+        return json.loads(body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def weight_files_bytes(folder: Path) -> int | None:

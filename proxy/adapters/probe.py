@@ -27,10 +27,14 @@ from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts
 from proxy.ports import Clock
 from proxy.ports.replicas import ReplicaUnreachableError
-from proxy.wire.vllm_facts import ModelList, Seen, ServerInfo, assemble
+from proxy.wire.vllm_facts import ModelList, Seen, ServerInfo, assemble, version_of
 from proxy.wire.vllm_metrics import SAMPLE_NAMES, Scrape, looks_like_exposition, read_scrape
 
+TYPE_CHARS_MAX = 100
 BODY_BYTES_MAX = 8_000_000  # a 0.32 exposition is 50 KB and 30 KB more per further engine
+ENGINES_MAX = (
+    256  # what a body of that length tells of; each has an account of its own, and a lie must not make a hundred thousand
+)
 FRESH_CONNECTIONS = 6  # two engines evenly balanced go unseen once in 32 probes; the scraper keeps looking
 METRICS_WHOLE = "/metrics"
 METRICS_FILTERED = "/metrics/?" + "&".join(f"name[]={quote(name)}" for name in SAMPLE_NAMES)
@@ -150,7 +154,7 @@ class ControlHttp:
                         f"{url.partition('?')[0]}: the answer exceeds {BODY_BYTES_MAX:,} bytes and was dropped. Check that the URL is"
                         " a vLLM server's."
                     )
-            kind = response.headers.get("content-type", "")
+            kind = response.headers.get("content-type", "")[:TYPE_CHARS_MAX]  # it is shown
             return Answer(url.partition("?")[0], response.status_code, kind, bytes(body), first_byte_s)
 
     async def aclose(self) -> None:
@@ -175,11 +179,11 @@ async def probe_replica(http: ControlHttp, judge: EpochJudge, *, kv_blocks: int 
         raise ReplicaUnreachableError(
             f"{health.told()}. The engine is dead or still starting: see vLLM's log. kvgate keeps probing."
         )
-    version = (await http.get("/version")).json()
+    version = version_of((await http.get("/version")).json())
     models = _read_models(await http.get("/v1/models"), http.has_key)
     metrics = await http.get(METRICS_WHOLE)
     usable = metrics.status == 200 and looks_like_exposition(metrics.body)
-    whole = read_scrape(metrics.body if usable else b"")
+    whole = bounded(read_scrape(metrics.body if usable else b""), metrics.url)
     scrape_path = await _choose_path(http, whole) if usable else None
     scrapes = [whole]
     for _ in range(FRESH_CONNECTIONS if scrape_path else 0):
@@ -191,7 +195,7 @@ async def probe_replica(http: ControlHttp, judge: EpochJudge, *, kv_blocks: int 
     facts = assemble(
         Seen(
             url=http.base_url,
-            version=version["version"] if isinstance(version, dict) and isinstance(version.get("version"), str) else None,
+            version=version,
             models=models,
             server=server,
             metrics_text=metrics.body if usable else b"",
@@ -203,6 +207,15 @@ async def probe_replica(http: ControlHttp, judge: EpochJudge, *, kv_blocks: int 
         )
     )
     return Probed(facts, scrape_path, new_epoch)
+
+
+def bounded(scrape: Scrape, url: str) -> Scrape:
+    """The scrape. Raises ReplicaUnreachableError where it tells of more engines than any server has."""
+    if len(scrape.engines) > ENGINES_MAX:
+        raise ReplicaUnreachableError(
+            f"{url} tells of {len(scrape.engines):,} engines, more than {ENGINES_MAX}. Check what answers at this URL."
+        )
+    return scrape
 
 
 async def _ask_server_info(http: ControlHttp) -> ServerInfo:

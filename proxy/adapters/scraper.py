@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from proxy.adapters.probe import METRICS_FILTERED, METRICS_WHOLE, Answer, ControlHttp, Probed, probe_replica
+from proxy.adapters.probe import METRICS_FILTERED, METRICS_WHOLE, Answer, ControlHttp, Probed, bounded, probe_replica
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts, ReplicaSample
@@ -145,4 +145,4 @@ class VllmFeed:
         return answer, scrape
 
     def _parse(self, answer: Answer) -> Scrape:
-        return read_scrape(answer.body, block_size=self._facts.block_size if self._facts else None)
+        return bounded(read_scrape(answer.body, block_size=self._facts.block_size if self._facts else None), answer.url)

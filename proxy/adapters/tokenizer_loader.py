@@ -19,6 +19,9 @@ from proxy.adapters.tokenizer_files import LoadedTokenizer, TokenizerLoadError, 
 from proxy.adapters.tokenizer_pool import TokenizerPool
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaFacts
+from proxy.wire.report import names_shown
+
+NAMES_TRIED_MAX = 8  # base models come first, and adapters have none of their own
 
 log = logging.getLogger("kvgate.tokenizer")
 
@@ -53,7 +56,7 @@ class TokenizerLoader:
         if not models:
             return
         self._seen.update(models)
-        names = [name for name in (self._given, facts.model_root, *facts.models) if name]
+        names = [name for name in (self._given, facts.model_root, *facts.models[:NAMES_TRIED_MAX]) if name]
         self._given = None
         task = asyncio.get_running_loop().create_task(self._load(models, list(dict.fromkeys(names))))
         self._tasks.add(task)
@@ -69,10 +72,10 @@ class TokenizerLoader:
                 continue
             self.counters.use(models, self._pool(source, models[0]))
             await asyncio.to_thread(give_back)
-            log.info("counting tokens with the tokenizer %s (%s)", name, ", ".join(models))
+            log.info("counting tokens with the tokenizer %s (%s)", name, names_shown(models))
             return
         for reason in reasons:
-            log.warning("no tokenizer of our own for %s: %s", ", ".join(models), reason)
+            log.warning("no tokenizer of our own for %s: %s", names_shown(models), reason)
         log.warning(
             "its prompts are counted by the replica's /tokenize, or by a learned ratio of bytes. Give --tokenizer DIR|NAME."
         )

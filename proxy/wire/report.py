@@ -1,8 +1,12 @@
 """What a probe found, in sentences: warnings that say what to do, and the report an operator reads when a replica is taken up."""
 
+from collections.abc import Sequence
+
 from proxy.core.replica import ReplicaFacts
 from proxy.core.units import usable_blocks
 from proxy.wire.vllm_metrics import NAMES, Purpose, counts_null_block
+
+NAMES_SHOWN_MAX = 20
 
 
 def warn_no_stats(kv_blocks_known: bool, reason: str) -> str:
@@ -18,7 +22,7 @@ def warn_no_stats(kv_blocks_known: bool, reason: str) -> str:
 
 def warn_no_usage(lookalikes: tuple[str, ...]) -> str:
     """None of the known usage metrics is there; ``lookalikes`` are exposed names that may be its successor."""
-    found = f" (exposed instead: {', '.join(lookalikes)})" if lookalikes else ""
+    found = f" (exposed instead: {names_shown(lookalikes)})" if lookalikes else ""
     return (
         f"no usage metric found among {', '.join(NAMES[Purpose.USAGE])}{found}; kvgate runs on its own accounting."
         " Traffic that bypasses kvgate stays unseen: update kvgate if this vLLM is newer than it."
@@ -91,10 +95,16 @@ def warn_old_version(version: str) -> str:
     return f"vLLM {version} is older than 0.10.2: what it does not report is learned or assumed. Upgrade for exact accounting."
 
 
+def names_shown(names: Sequence[str]) -> str:
+    """Names on one line; of very many the first."""
+    more = len(names) - NAMES_SHOWN_MAX
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def describe(facts: ReplicaFacts, kv_blocks_override: int | None) -> list[str]:
     """Lines for the operator: what the replica is and what kvgate will do about it. ``kv_blocks_override`` counts like num_gpu_blocks."""
     context = f", context {facts.context_tokens_max:,} tokens" if facts.context_tokens_max else ""
-    lines = [f"{facts.url}: vLLM {facts.version or 'of unknown version'} serves {', '.join(facts.models)}{context}"]
+    lines = [f"{facts.url}: vLLM {facts.version or 'of unknown version'} serves {names_shown(facts.models)}{context}"]
     lines.append(f"  {_pool(facts, kv_blocks_override)}")
     if not facts.log_stats:
         lines.append("  load: not reported; own accounting only")

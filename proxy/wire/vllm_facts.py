@@ -4,6 +4,7 @@ What is absent or of the wrong type is None. A configured pool size goes before 
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,20 @@ from proxy.wire.kv_layout import CacheSizes, choose_layout
 from proxy.wire.model_layers import ModelLayers
 from proxy.wire.vllm_metrics import CacheConfig, Scrape, read_cache_config, usage_lookalikes, version_pair
 
+# A replica may be anybody's: what it tells of itself is a label, a log line and a number to reckon with everywhere else.
+MODELS_MAX = 4096  # with all its adapters
+NAME_CHARS_MAX = 512
+CARD_BYTES_MAX = 64 * 1024
+VERSION_CHARS_MAX = 64
+WHOLE_MAX = 10**12  # of tokens, blocks and sequences: more is none, and as a float still exact
+
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """``/v1/models``: names, base models before LoRA adapters, and the shortest context in tokens (adapters tell none)."""
+    """``/v1/models``: names, base models before LoRA adapters, and the shortest context in tokens (adapters tell none).
+
+    Of more than ``MODELS_MAX`` the first count; a name that cannot be written, or is too long for one, is none.
+    """
 
     names: tuple[str, ...]
     context_tokens_max: int | None
@@ -31,11 +42,8 @@ class ModelList:
         entries = listing.get("data") if isinstance(listing, dict) else None
         if not isinstance(entries, list):
             return None
-        cards = [card for card in entries if isinstance(card, dict) and isinstance(card.get("id"), str)]
-        shown = tuple(
-            ModelCard(card["id"], _whole(card.get("max_model_len")), json.dumps(card, ensure_ascii=False, separators=(",", ":")))
-            for card in cards
-        )
+        cards = [card for card in entries if isinstance(card, dict) and _is_name(card.get("id"))][:MODELS_MAX]
+        shown = tuple(ModelCard(card["id"], _whole(card.get("max_model_len")), _card_text(card)) for card in cards)
         cards.sort(key=lambda card: card.get("parent") is not None)
         lengths = [length for card in cards if (length := _whole(card.get("max_model_len"))) is not None]
         if not cards:
@@ -180,5 +188,25 @@ def _warn_server(seen: Seen) -> list[str]:
     return [*warnings, report.warn_several()] if seen.several else warnings
 
 
+def version_of(answer: Any) -> str | None:
+    """What ``/version`` says; None where that is no version."""
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return version if isinstance(version, str) and version.isprintable() and 0 < len(version) <= VERSION_CHARS_MAX else None
+
+
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= WHOLE_MAX else None
+
+
+def _is_name(value: object) -> bool:
+    """Whether it is a model's: anything printable, so no half of a surrogate pair and no line end."""
+    return isinstance(value, str) and 0 < len(value) <= NAME_CHARS_MAX and value.isprintable()
+
+
+def _card_text(card: dict[str, Any]) -> str:
+    """The card as it is shown to clients; of one too long, or that no text can hold, what kvgate itself goes by."""
+    with suppress(UnicodeEncodeError, RecursionError):
+        text = json.dumps(card, ensure_ascii=False, separators=(",", ":"))
+        if len(text.encode()) <= CARD_BYTES_MAX:
+            return text
+    return json.dumps({"id": card["id"], "object": "model", "max_model_len": _whole(card.get("max_model_len"))})

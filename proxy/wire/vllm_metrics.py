@@ -1,8 +1,8 @@
 """vLLM's ``/metrics`` text into samples: names across versions, odd values, and blocks from usage ratios.
 
 Names differ by version (reference vllm.md §1.2); ``NAMES`` is the only place that knows them, best first. For each purpose the first
-name that occurs at all is read for every engine. What is missing, NaN, infinite or negative is None, never zero: an unreadable usage
-must not look like an empty cache, nor a full one. Ratios are clamped to 0..1 where a null block counted or not can explain it.
+name that occurs at all is read for every engine. What is missing, NaN, negative or beyond bounds is None, never zero: an unreadable
+usage must not look like an empty cache, nor a full one. Ratios are clamped to 0..1 where a null block counted or not can explain it.
 
 Before 0.9 the prefix counters count blocks and only the HELP line says so; they are turned into tokens where the block size is known
 and are None elsewhere.
@@ -36,6 +36,7 @@ class Purpose(StrEnum):
     PREFIX_HITS = "prefix_hits"
 
 
+VALUE_MAX = 1e15  # of anything that is counted: more is none, NaN neither
 DIGITS_MAX = 18  # of a number in a label: more is no number of tokens, and Python reads no more than 4,300
 USAGE_SLACK = 0.1  # of a tiny pool, one null block
 NAMES: dict[Purpose, tuple[str, ...]] = {
@@ -125,7 +126,7 @@ def read_scrape(text: bytes, *, block_size: int | None = None) -> Scrape:
             values = engines.setdefault(engine, {})
             if purpose is Purpose.WAITING_BY_REASON and series.labels.get("reason") != "capacity":
                 continue
-            if not math.isfinite(series.value) or (series.value < 0 and purpose is not Purpose.USAGE):
+            if not -VALUE_MAX <= series.value <= VALUE_MAX or (series.value < 0 and purpose is not Purpose.USAGE):
                 continue
             if purpose is Purpose.USAGE and not -USAGE_SLACK <= series.value <= 1.0 + USAGE_SLACK:
                 continue  # no ratio: whatever it is, it is not how full the cache is

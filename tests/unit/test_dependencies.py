@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.audit import lowest, pinned
+from deploy.audit import listed, lowest, pinned
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -43,3 +43,12 @@ def test_what_is_pinned_is_allowed() -> None:
     held = versions(pinned((ROOT / "constraints.txt").read_text(encoding="utf-8")))
     assert {name for name in allowed.keys() & held.keys() if held[name] < allowed[name]} == set()
     assert {"jinja2", "starlette", "httpx"} <= held.keys()
+
+
+def test_the_list_of_old_faults_is_read_by_name_and_version() -> None:
+    fault = {"id": "pyup.io-1", "cve": None, "advisory": "said", "specs": ["<2.0", ">=3,<3.1"]}
+    told = {"$meta": {"timestamp": 0}, "Some_Package": [fault, fault | {"cve": "CVE-1", "specs": ["==9"]}]}
+    lines = ["some-package==1.9.9", "some.package==2.0", "Some-Package==3.0.5", "other==1.0", "some-package==9"]
+    assert listed(told, lines) == [
+        "some-package 1.9.9: pyup.io-1: said", "Some-Package 3.0.5: pyup.io-1: said", "some-package 9: CVE-1: said",
+    ]  # fmt: skip
