@@ -121,9 +121,10 @@ class Exchange(Patient):
         self._take = take
         try:
             while self._take is not None and not self._ended and self._error is None:
-                await self._changed()
+                self._waiter = self._loop.create_future()
+                await self._waiter  # not by ``_changed``: its frame would lie here as long as the stream flows
         finally:
-            self._take = None
+            self._take = self._waiter = None
 
     def _taken(self) -> bytes:
         chunks = self._chunks

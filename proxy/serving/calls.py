@@ -181,7 +181,7 @@ class Calls:
         """Relay to the granted replica, and to others while nothing was sent to the client."""
         services, intake = self._services, course.intake
         unasked = intake.call.stream and not intake.call.usage_wanted
-        hooks = RelayHooks(on_progress=admission.progress) if intake.call.stream else NO_HOOKS
+        hooks = RelayHooks(on_first_byte=course.flows, on_progress=admission.progress) if intake.call.stream else NO_HOOKS
         tried = services.attempts.begin()
         while True:
             replica = course.replica = admission.lease.replica

@@ -50,6 +50,11 @@ class Course:
         """The id that client, kvgate and engine call it by."""
         return self.intake.fields.get("x-request-id", "")
 
+    def flows(self) -> None:
+        """The answer flows: the request is sent to nobody else any more, and would only lie here as long as the stream lasts."""
+        self.intake.body = b""
+        self.intake.call.forget_text()
+
     @property
     def goes_on(self) -> bool:
         """Whether the engine works on after this answer, whoever listens."""

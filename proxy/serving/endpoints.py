@@ -16,7 +16,7 @@ from proxy.serving.control_routes import ControlRoutes
 from proxy.serving.cross_origin import CrossOrigin
 from proxy.serving.drain import draining
 from proxy.serving.identity import caller_of, key_refusal
-from proxy.serving.intake import read_intake
+from proxy.serving.intake import Intake, read_intake
 from proxy.serving.own_routes import OwnRoutes
 from proxy.serving.pass_through import PassThrough
 from proxy.serving.request_ids import in_body, named
@@ -83,13 +83,16 @@ class Endpoints:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])
         arrived_s = services.clock.now_s()
         body = await read_body(receive, services.policy.limits.body_bytes_max, announced_bytes(scope))
-        services.body_bytes_held += len(body)
+        services.body_bytes_held += (held_bytes := len(body))
         try:
             if not given:
                 send.request_id = in_body(body) or send.request_id
                 scope = renamed(scope, send.request_id)
             route = call_route(path) if method == "POST" else None
-            if route is not None and await self._call(CALL_ROUTES[route], scope, route, body, arrived_s, receive, send):
+            intake = None if route is None else await self._intake(CALL_ROUTES[route], scope, route, body, arrived_s)
+            if intake is not None:
+                del body  # the intake has it, and lets go of it once it is sent
+                await self._calls.serve(intake, receive, send)
                 return
             response_id = response_id_of(method, path)
             if response_id is not None:
@@ -97,21 +100,17 @@ class Endpoints:
                 return
             await self._pass_through.serve(scope, method, body, receive, send)
         finally:
-            services.body_bytes_held -= len(body)
+            services.body_bytes_held -= held_bytes
 
-    async def _call(
-        self, kind: CallKind, scope: Scope, route: str, body: bytes, arrived_s: float, receive: Receive, send: Send
-    ) -> bool:
-        """Serve a call; False when only the engine can say what is wrong with its body."""
+    async def _intake(self, kind: CallKind, scope: Scope, route: str, body: bytes, arrived_s: float) -> Intake | None:
+        """A call as far as it is read; None when only the engine can say what is wrong with its body."""
         headers = list(scope["headers"])  # type: ignore[call-overload]
         try:
-            intake = await read_intake(
+            return await read_intake(
                 self._services, kind, route, target_of(scope), headers, body, arrived_s, caller=caller_of(scope)
             )
         except UnreadableCallError:
-            return False
-        await self._calls.serve(intake, receive, send)
-        return True
+            return None
 
     def _refused_unread(self, refusal: Refusal, path: str) -> Answer:
         self._services.telemetry.refused_unread(refusal)

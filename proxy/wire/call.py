@@ -31,6 +31,9 @@ class CallKind(StrEnum):
 _PREFILL_ONLY = frozenset({CallKind.SCORING, CallKind.DECISIONS, CallKind.POOLING, CallKind.RANKING})
 
 
+_FORGOTTEN: dict[str, Any] = {}
+
+
 @dataclass(slots=True)  # not frozen: that triples the price of making one, and each request makes one
 class ChatPrompt:
     """What a chat template is rendered from. Message and tool objects are as the client sent them, parsed JSON.
@@ -52,6 +55,12 @@ class ChatPrompt:
     merges_system: bool = False
     thinking_off: bool = False
     text_bytes: int = 0  # of messages, tools and documents in UTF-8
+
+    def forget_text(self) -> None:
+        """Let go of what was said; how many messages there were, and what else is learned from, stays."""
+        self.messages = (_FORGOTTEN,) * len(self.messages)
+        self.tools = self.tools and (_FORGOTTEN,)
+        self.documents = None
 
 
 @dataclass(slots=True)  # not frozen: that triples the price of making one, and each request makes one
@@ -102,3 +111,9 @@ class Call:
     def media_items(self) -> int:
         """Parts that are no text."""
         return sum(count for _, count in self.media)
+
+    def forget_text(self) -> None:
+        """Let go of the prompts themselves, which have been counted and sent and may be long."""
+        for chat in self.chats:
+            chat.forget_text()
+        self.prompts = ("",) * len(self.prompts)

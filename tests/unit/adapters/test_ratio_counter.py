@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,3 +123,38 @@ def test_of_mixed_media_nobody_knows_which_took_what() -> None:
     for _ in range(SAMPLES_MIN):
         counter.learn(mixed, 100)
     assert counter.estimate(mixed, None) == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content": "x" * 4000},
+        {"content": [{"type": "text", "text": "x" * 500}, IMAGE]},
+        {"content": [{"type": "text", "text": "x"}, IMAGE], "tools": [{"type": "function", "function": {"name": "f" * 300}}]},
+        {"content": "x" * 4000, "chat_template_kwargs": {"a": "b" * 50}},
+    ],
+)
+def test_as_much_is_learned_of_a_call_whose_text_was_let_go(fields: dict[str, Any]) -> None:
+    kept, forgotten, asked = RatioCounter(), RatioCounter(), dict(fields)
+    body = {"model": "m", "messages": [{"role": "user", "content": asked.pop("content")}] * 3, **asked}
+    for _ in range(2 * SAMPLES_MIN):
+        call, other = (read_call(CallKind.CHAT, json.dumps(body).encode()) for _ in range(2))
+        other.forget_text()
+        assert "xxx" not in repr(other)
+        kept.learn(call, 900)
+        forgotten.learn(other, 900)
+    fresh = read_call(CallKind.CHAT, json.dumps(body).encode())
+    assert forgotten.estimate(fresh, None) == kept.estimate(fresh, None)
+    assert forgotten.expected(fresh) == kept.expected(fresh)
+
+
+def test_as_much_is_learned_of_a_completion_whose_text_was_let_go() -> None:
+    kept, forgotten = RatioCounter(), RatioCounter()
+    for _ in range(2 * SAMPLES_MIN):
+        call, other = completion("x" * 4000), completion("x" * 4000)
+        other.forget_text()
+        assert other.prompts == ("",)
+        kept.learn(call, 900)
+        forgotten.learn(other, 900)
+    fresh = completion("x" * 2000)
+    assert forgotten.estimate(fresh, None) == kept.estimate(fresh, None)
