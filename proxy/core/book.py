@@ -170,7 +170,7 @@ class Book(Measurement):
             return Binding.UNAVAILABLE
         if self.saturation.wedge.closed(len(self.ledger.leases), now_s):
             return Binding.WEDGED
-        if self.spared(now_s):
+        if self.slow_start is not None and self.spared(now_s):
             return Binding.SLOW_START
         if not self.ledger.occupied and self.reconciler.bias_blocks < 1.0:
             return Binding.NONE

@@ -59,7 +59,7 @@ class LeaseSums(Leases):
     @property
     def sequences_total(self) -> int:
         """Sequences of everybody's requests, ours and other proxies'."""
-        return self.sequences + self.sequences_of_others
+        return self.sequences if self.peers is None else self.sequences + self.sequences_of_others
 
     @property
     def rows(self) -> LeaseRows:

@@ -225,11 +225,11 @@ class Saturation:
         seats = self.seats(now_s)
         if seats is not None and held and held + self.foreign_sequences + demand.sequences > seats:
             return Binding.SEATS
-        if held and self.queue_debt >= DEBT_MIN:
+        if held and self._debt >= DEBT_MIN and self.queue_debt >= DEBT_MIN:
             return Binding.ENGINE_QUEUE
         if self._prefill_binds(demand, now_s, cached_tokens):
             return Binding.PREFILL
-        if held and self._tpot_binds(demand):
+        if held and (demand.tpot_s is not None or self.targets.any_tpot) and self._tpot_binds(demand):
             return Binding.TPOT
         if held and self.guard.recovering and self._keeps_cool(demand, cached_tokens):
             return Binding.RECOVERY
@@ -255,8 +255,6 @@ class Saturation:
     def _tpot_binds(self, demand: Demand) -> bool:
         model, targets = self.step_time, self.targets
         wanted_s = demand.tpot_s
-        if wanted_s is None and not targets.any_tpot:
-            return False
         alone_s = model.step_s(sequences=1.0, kv_tokens=demand.prompt_tokens)
         target_s = targets.tpot_s_min(alone_s)
         if wanted_s is not None and wanted_s >= alone_s:

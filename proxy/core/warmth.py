@@ -60,6 +60,10 @@ class Warm:
     load_s: float = 0.0  # when it was last counted
     epoch: int = 0  # of all engines and replicas ever found; a session of an earlier one is cold
 
+    def load_tokens_at(self, now_s: float) -> float:
+        """Work sent there lately, in tokens of prefill."""
+        return self.load_tokens * exp(-max(0.0, now_s - self.load_s) / LOAD_MEMORY_S)
+
 
 class Warmth:
     """What is warm where, over all replicas."""
@@ -147,7 +151,7 @@ class Warmth:
     def load_tokens(self, replica: str, now_s: float) -> float:
         """Work sent there lately, in tokens of prefill."""
         warm = self._replicas.get(replica)
-        return 0.0 if warm is None else warm.load_tokens * exp(-max(0.0, now_s - warm.load_s) / LOAD_MEMORY_S)
+        return 0.0 if warm is None else warm.load_tokens_at(now_s)
 
     def turnover(self, replica: str) -> float:
         """How many times over its pool was filled by us."""
@@ -179,9 +183,10 @@ class Warmth:
         demand, warm = lease.demand, self._replicas.get(lease.replica)
         if warm is None:
             return
-        warm.credit.expect(round(lease.cached_tokens / warm.credit.ratio))  # what was hoped for before any credit
+        if lease.cached_tokens:
+            warm.credit.expect(round(lease.cached_tokens / warm.credit.ratio))  # what was hoped for before any credit
         work = demand.prompt_tokens - lease.cached_tokens + OUTPUT_WORK * lease.output_tokens_forecast * demand.sequences
-        warm.load_tokens = self.load_tokens(lease.replica, lease.sent_s) + work
+        warm.load_tokens = warm.load_tokens_at(lease.sent_s) + work
         warm.load_s = lease.sent_s
         for part in demand.parts:
             if part.block_hashes:
