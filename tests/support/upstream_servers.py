@@ -169,7 +169,7 @@ async def asgi_server(app: Any, *, ours: bool = False) -> AsyncIterator[int]:
 async def served(config: uvicorn.Config) -> AsyncIterator[int]:
     """Serve on this loop by a configuration; yields the port."""
     server = uvicorn.Server(config)
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # named: asyncio sets TCP_NODELAY only then
     listener.bind(("127.0.0.1", 0))
     listener.listen(512)
     config.load()

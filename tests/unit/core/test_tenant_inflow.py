@@ -59,3 +59,21 @@ def test_who_falls_silent_fades_and_is_forgotten() -> None:
     assert after == pytest.approx(before / np.e, rel=0.15)
     inflow.forget(60.0 + FORGET_S)
     assert not inflow.lines
+
+
+def test_who_comes_back_after_a_pause_is_expected_at_its_rate_again_within_seconds() -> None:
+    inflow, back_s = Inflow(), 90.0
+    regular(inflow, "a", per_s=5.0, until_s=60.0)
+    line = line_of(inflow, "a")
+    for number in range(30):
+        asked = demand(f"again{number}", tenant="a")
+        inflow.admitted(Lease(f"again{number}.0", asked, "r0", int(LIVES), back_s + number / 5.0, 0.0))
+    assert line.per_s(back_s + 6.0) == pytest.approx(5.0, rel=0.1), "the pause is not averaged into it"
+
+
+def test_a_gap_that_chance_makes_is_no_pause() -> None:
+    inflow = Inflow()
+    regular(inflow, "a", per_s=0.2, until_s=60.0)
+    line, since_s = line_of(inflow, "a"), line_of(inflow, "a").since_s
+    inflow.admitted(Lease("later.0", demand("later", tenant="a"), "r0", int(LIVES), 70.0, 0.0))
+    assert line.since_s == since_s
