@@ -96,18 +96,35 @@ class ControlHttp:
         self._clock = clock
         # Compression would cost the engine's API server more than the network gives back.
         sent = {**headers, "accept": "text/plain, application/json;q=0.9, */*;q=0.1", "accept-encoding": "identity"}
+        self._sent, self._transport = sent, transport
+        self._under_way = 0
+        self._cancelled = False  # a request, since the clients were made
+        self._kept, self._fresh = self._clients()
+
+    def _clients(self) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
         # uvicorn closes idle connections after 5 s: ours must give up earlier. No bound on connections: httpx forgets some that a
-        # time-out cancelled, and once the bound was reached by those, a replica that had been slow stayed unreachable for ever.
+        # time-out cancelled (``_begin_anew``), and a bound reached by those would make a replica that had been slow unreachable for ever.
         kept = httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=3.0)
-        unbounded = httpx.Timeout(None)  # here; ``get`` bounds the whole
         fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        tls = trusted()
-        self._kept = httpx.AsyncClient(
-            headers=sent, timeout=unbounded, limits=kept, transport=transport, verify=tls, trust_env=False
-        )
-        self._fresh = httpx.AsyncClient(
-            headers={**sent, "connection": "close"}, timeout=unbounded, limits=fresh, transport=transport, verify=tls, trust_env=False,
-        )  # fmt: skip
+
+        def client(headers: Mapping[str, str], limits: httpx.Limits) -> httpx.AsyncClient:
+            return httpx.AsyncClient(
+                headers=headers,
+                timeout=httpx.Timeout(None),
+                limits=limits,
+                transport=self._transport,
+                verify=trusted(),
+                trust_env=False,
+            )  # fmt: skip  ``get`` bounds the whole
+
+        return client(self._sent, kept), client({**self._sent, "connection": "close"}, fresh)
+
+    async def _begin_anew(self) -> None:
+        """Close what was cancelled: httpx keeps some of those connections for as long as its client lives, a descriptor each."""
+        before, (self._kept, self._fresh) = (self._kept, self._fresh), self._clients()
+        self._cancelled = False
+        for client in before:
+            await client.aclose()
 
     async def get(self, path: str, *, fresh: bool = False) -> Answer:
         """The answer to ``path``, over a connection of its own when ``fresh``. Raises ReplicaUnreachableError."""
@@ -118,15 +135,12 @@ class ControlHttp:
                 f"{shown}: a replica's URL must begin with http:// or https://; correct it in the policy."
             )
         trace = _ConnectTrace()
-        # A balancer's session cookie would make every connection reach the same engine.
-        self._fresh.cookies.clear()
+        if self._cancelled and not self._under_way:
+            await self._begin_anew()
+        self._under_way += 1
         try:
             async with stall_proof_timeout(self.timeout_s):
-                if not fresh:
-                    # A kept connection that the server has just closed says nothing about the replica.
-                    with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                        return await self._read(self._kept, url, trace)
-                return await self._read(self._fresh, url, trace)
+                return await self._ask(url, trace, fresh)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise ReplicaUnreachableError(
                 f"{shown}: no complete answer within {self.timeout_s:g} s. The server may be starting, overloaded or cut off:"
@@ -138,6 +152,21 @@ class ControlHttp:
                 f"{shown}: {type(error).__name__}: {error or 'no detail'}. Check that vLLM is running there and that scheme, host and"
                 " port are right."
             ) from error
+        finally:
+            self._under_way -= 1
+
+    async def _ask(self, url: str, trace: _ConnectTrace, fresh: bool) -> Answer:
+        # A balancer's session cookie would make every connection reach the same engine.
+        self._fresh.cookies.clear()
+        try:
+            if not fresh:
+                # A kept connection that the server has just closed says nothing about the replica.
+                with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                    return await self._read(self._kept, url, trace)
+            return await self._read(self._fresh, url, trace)
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
 
     async def _read(self, client: httpx.AsyncClient, url: str, trace: _ConnectTrace) -> Answer:
         async with let_go(client.stream("GET", url, extensions={"trace": trace})) as response:
