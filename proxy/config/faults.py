@@ -1,11 +1,14 @@
 """What is wrong with a policy file, told so that it can be mended: where, what was found, what is allowed, and why."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
 from proxy.config.secret_forms import SECRET
+
+_USER = re.compile(r"//\S*@")  # of an address: a password has no form of its own
 
 
 class Severity(StrEnum):
@@ -59,7 +62,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def printable(text: str, longest: int = 60) -> str:
     """Return user text fit for one line of an error: without secrets, escaped where it would not print, and cut when it is long."""
-    text = SECRET.sub("…", text)
+    text = _USER.sub("//…@", SECRET.sub("…", text))
     shown = text if len(text) <= longest else text[: longest - 1] + "…"
     return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
 

@@ -6,6 +6,7 @@ What a request holds is planted in ``integration/serving/test_no_secrets.py``.
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from proxy.adapters.redis_link import RedisLink
-from proxy.cli import main
+from proxy.cli import command_parser, main
+from proxy.cli.commands import COMMANDS as COMMANDS_OF_KVGATE
 from proxy.config.redis_url import store_address
 from proxy.config.settings import ServeSettings
 from proxy.serving.access import AdminAccess
@@ -140,10 +142,38 @@ def test_commands_tell_no_secret(
     assert "planted" not in said.out + said.err
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_doctor_tells_no_secret(form: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers it: what it says then is of addresses, and an address that holds a key is taken by no command."""
+    monkeypatch.setenv("THEIR_KEY", REPLICA)
+    assert main(["doctor", "http://127.0.0.1:9", "--watch", "1s", "--api-key-env", "THEIR_KEY", *form]) == 1
+    said = capsys.readouterr()
+    assert "127.0.0.1:9" in said.out
+    with pytest.raises(SystemExit):
+        main(["doctor", f"http://me:{REPLICA}@127.0.0.1:9", *form])
+    refused = capsys.readouterr()
+    assert "planted" not in said.out + said.err + refused.out + refused.err
+
+
+def test_no_command_takes_a_secret_where_every_user_of_the_machine_reads_it() -> None:
+    """``ps`` shows command lines: what names a key, a token or a password there names a place to read it from."""
+    named = {
+        (command, flag)
+        for command in COMMANDS_OF_KVGATE
+        for action in command_parser(command)[0]._actions
+        for flag in action.option_strings
+        if command != "mock-vllm" and re.search(r"key|token$|token-|password|secret", flag)  # vLLM's own flags are its own
+    }
+    assert {command for command, _ in named} >= {"serve", "doctor", "bench"}
+    assert {flag for _, flag in named if not flag.endswith(("-file", "-env", "-hash-key"))} == set()
+
+
 SECRETS_IN_FILES = (
     "api_key: sk-planted0123456789abcdef\n",
     "replicas: [{url: 'http://a:8000', headers: {authorization: Bearer sk-planted0123456789abcdef}}]\n",
     "replicas: [{url: 'http://me:sk-planted0123456789abcdef@a:8000'}]\n",
+    "replicas: [{url: 'http://me:planted@a:8000'}]\n",
+    "replicas: ['http://planted@a:8000/x@y']\n",
     "? sk-planted0123456789abcdef\n: 1\n",
     "tenants: {list: {x: {key_sha256: [sk-planted0123456789abcdef]}}}\n",
 )
