@@ -157,6 +157,7 @@ LIES: dict[str, dict[str, bytes]] = {
 }
 
 
+@pytest.mark.slow
 async def test_no_lie_takes_anything_else_down(caplog: pytest.LogCaptureFixture) -> None:
     """All of them beside one that is honest: everybody is served, every page can be shown, and nothing breaks inside."""
     caplog.set_level(logging.INFO)
