@@ -37,7 +37,8 @@ async def test_who_waits_and_who_runs_keep_what_they_came_with() -> None:
         await until(lambda: len(gate.queue) == 1, "one who waits")
         assert take(proxy, {"classes": [{"name": "late", "deadline": "10ms"}], "queue": {"requests_max": 0}})
         assert len(gate.queue) == 1
-        assert (await proxy.wire.chat(max_tokens=280)).headers["x-kvgate-outcome"] == "queue_full"
+        refused = (await proxy.wire.chat(max_tokens=280)).headers["x-kvgate-outcome"]
+        assert refused in {"queue_full", "queue_timeout"}  # either is the new class: 10 ms are over when a busy machine reads it
         assert proxy.records[-1].traffic_class == "late"
         assert (await waiting.reply()).status == 200
         assert (proxy.records[-1].traffic_class, proxy.records[-1].outcome) == ("early", Outcome.COMPLETED)
