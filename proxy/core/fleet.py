@@ -18,6 +18,7 @@ from proxy.core.kv_shape import KvLayout
 from proxy.core.ledger import Lease
 from proxy.core.newcomers import Newcomer, Newcomers, Undrawn
 from proxy.core.policy import Policy
+from proxy.core.refresh_times import RefreshTimes
 from proxy.core.replica import AWAITED_PHASES, ReplicaPhase, ReplicaSample, ReplicaSpec
 from proxy.core.survival import SurvivalModel
 from proxy.core.warmth import Warmth
@@ -64,9 +65,7 @@ class Fleet:
         self._pool: list[Book] = []
         self._by_model: dict[str, list[Book]] = {}
         self._observed: set[str] = set()  # models that a replica serves which is only observed
-        self._due: tuple[float, float] | None = (
-            None  # when a refresh is due, and the fastest clock's rate; None: not known any more
-        )
+        self._times = RefreshTimes()
         self._late_s = now_s
         self._newcomers: dict[Alike, Newcomers] = {}
         self._refreshed_s = now_s
@@ -118,14 +117,14 @@ class Fleet:
         book.add(lease, newcomer)
         self.warmth.placed(lease)
         if len(book.ledger.leases) == 1:
-            self._due = None
+            self._times.changed(lease.replica)
 
     def remove(self, book: Book, lease: Lease, now_s: float) -> None:
         """A lease on ``book`` ended."""
         book.remove(lease.lease_id, now_s)
         self.warmth.ended(lease)
         if not book.ledger.leases:
-            self._due = None
+            self._times.changed(book.spec.name)
 
     # ---- forecasts
 
@@ -134,35 +133,31 @@ class Fleet:
         if now_s >= self._late_s:
             for book in self._pool:
                 if book.late_s() <= now_s:
-                    book.refresh(now_s)
-            self._due = None
+                    self._refresh(book, now_s)
             self._late_s = min((book.late_s() for book in self._pool), default=inf)
             self._late_s = min(self._late_s, now_s + REFRESH_S_MIN)  # an empty one may have got a lease meanwhile
         return self._pool
 
     def refresh_due(self, now_s: float) -> None:
         """Make forecasts anew that are due, the oldest first, and of many replicas only a share, so that no Tick takes long."""
-        due = sorted((book.refresh_due_s(), index) for index, book in enumerate(self._pool) if book.refresh_due_s() <= now_s)
+        due = self._times.due(now_s)
         if due:
             share = ceil(len(self._pool) * REFRESH_GAP_S / REFRESH_S_MIN)
-            for _, index in due[:share]:
-                self._pool[index].refresh(now_s)
-            self._refreshed_s, self._due = now_s, None
+            for book in due[:share]:
+                self._refresh(book, now_s)
+            self._refreshed_s = now_s
+
+    def _refresh(self, book: Book, now_s: float) -> None:
+        book.refresh(now_s)
+        self._times.changed(book.spec.name)
 
     def refresh_due_s_next(self) -> float:
         """When the next Tick has something to refresh; infinite while nothing runs anywhere."""
-        due_s, least_s = (self._due or self._due_and_rate())[0], self._refreshed_s + REFRESH_GAP_S
-        return max(least_s, due_s)
+        return max(self._times.first()[0], self._refreshed_s + REFRESH_GAP_S)
 
     def rate_per_s_max(self) -> float:
         """Steps per second of the fastest replica; 0 where there is none."""
-        return self._due_and_rate()[1]
-
-    def _due_and_rate(self) -> tuple[float, float]:
-        if self._due is None:
-            due_s = min((book.refresh_due_s() for book in self._pool), default=inf)
-            self._due = due_s, max((book.clock.rate_per_s for book in self._pool), default=0.0)
-        return self._due
+        return self._times.first()[1]
 
     def could_take(self, demand: Demand, excluded: set[str]) -> bool:
         """Whether any replica not excluded could ever serve the demand."""
@@ -231,7 +226,8 @@ class Fleet:
 
     def _regroup(self) -> None:
         """The books are others than before."""
-        self._pool, self._due = list(self.books.values()), None
+        self._pool = list(self.books.values())
+        self._times = RefreshTimes(self._pool)
         self._by_model.clear()
         self._observed = {model for book in self._pool if not book.spec.enforced for model in book.spec.models}
 
@@ -250,7 +246,7 @@ class Fleet:
             self.restarted(sample.replica)
         self.warmth.observed(sample)
         self.preemptions_total += book.observe(sample, now_s)
-        self._due = None
+        self._times.changed(sample.replica)
         return sample.new_epoch
 
     def restarted(self, replica: str) -> None:
@@ -258,9 +254,9 @@ class Fleet:
         self.epochs_total += 1
         self.warmth.new_epoch(replica)
 
-    def changed_load(self) -> None:
-        """Other proxies came to have something where nobody had, or the other way round: refreshes are due by other times."""
-        self._due = None
+    def changed_load(self, replica: str) -> None:
+        """Other proxies came to have something where nobody had, or the other way round: its refresh is due by another time."""
+        self._times.changed(replica)
 
     def rebuild_when_due(self, now_s: float, *, deciding: bool = False) -> bool:
         """Bring running requests into the survival estimate now and then; True when it did. ``deciding`` puts it off, but not for ever."""

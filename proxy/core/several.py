@@ -149,20 +149,21 @@ class Several:
         restarted = False
         match event:
             case PeersTold(others, steps_now):
-                book = self.book(others.replica)
+                replica = others.replica
+                book = self.book(replica)
                 if book is not None:
                     book.told(others, steps_now, now_s)
             case RecordTold(record, store_s):
-                self.ahead_s = store_s - now_s
-                book = self.book(record.replica)
+                self.ahead_s, replica = store_s - now_s, record.replica
+                book = self.book(replica)
                 restarted = book is not None and book.adopt(record, now_s, store_s)
                 if restarted:
-                    self._fleet.restarted(record.replica)
+                    self._fleet.restarted(replica)
             case Offered(replica):
                 self.refusals.granted(replica)
                 for head in self._queue.heads():
                     head.held_off.pop(replica, None)
-        self._fleet.changed_load()
+        self._fleet.changed_load(replica)
         return restarted
 
     def before(self, event: ReplicaEvent, now_s: float) -> None:
