@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from proxy.core.curves import RowStates
 from proxy.core.grid import FloatArray
 
-ROWS_START = 64
+ROWS_START = 8  # a replica of a thousand holds few leases of one proxy, and 64 rows took 150 kB
 DENSE_RATIO = 0.5  # from this share of live rows on, going through all of them is faster than picking
 
 TOKENS, PLACED = attrgetter("output_tokens"), attrgetter("placed")

@@ -208,6 +208,10 @@ class SharedLedger:
     def _offer(self, published: PublishedHead, replica: str) -> None:
         self._offers.setdefault(published.proxy, []).append(replica)
 
+    def offered_to(self) -> frozenset[str]:
+        """Proxies whose heads were offered room since they last took it up; of a thousand calls most offer nobody anything."""
+        return frozenset(self._offers)
+
     def take_offers(self, proxy: str) -> list[str]:
         """Replicas on which room was offered to a proxy's heads since the last call."""
         return self._offers.pop(proxy, [])

@@ -114,7 +114,8 @@ class Proxies:
     def observe(self, sample: ReplicaSample) -> None:
         """Every proxy whose turn it is scrapes."""
         for index, proxy in list(self.alive.items()):
-            proxy.observe(replace(sample, sampled_s=sample.sampled_s + index * self._settings.skew_s))
+            ahead_s = index * self._settings.skew_s
+            proxy.observe(replace(sample, sampled_s=sample.sampled_s + ahead_s) if ahead_s else sample)
 
     def progress(self, request_id: str, output_tokens: int) -> None:
         """A streamed token came through."""

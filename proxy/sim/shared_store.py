@@ -84,6 +84,10 @@ class SharedStore:
 
     def _push_offers(self) -> None:
         """Let every proxy hear which of its heads have room now."""
+        offered_to = self.ledger.offered_to()
+        if not offered_to:
+            return
         for name, proxy in self._listening.items():
-            for replica in self.ledger.take_offers(name):
-                proxy.link.push(partial(proxy.offered, replica))
+            if name in offered_to:
+                for replica in self.ledger.take_offers(name):
+                    proxy.link.push(partial(proxy.offered, replica))

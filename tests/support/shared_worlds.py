@@ -45,11 +45,13 @@ class Judge:
     ``over_blocks`` is by how much all proxies' own ledgers were above the pool at each grant, what is only asked for left out, with the
     margin, spread and bias that the store has in force. ``over_s`` are samples of the same between grants: (when, blocks).
     ``passed_over`` are grants to a low band while somebody of a higher one waited at another proxy for longer than an offer and would
-    have fit: (when, lease, who waited, for how long). ``left``, ``shares`` and ``rows_later`` are for whoever looks at set times.
+    have fit: (when, lease, who waited, for how long). ``left``, ``shares`` and ``rows_later`` are for whoever looks at set times. Without
+    ``samples`` only grants are looked at: of a thousand replicas a sample takes as long as a second of the world.
     """
 
     world: World
     proxies: Proxies
+    samples: bool = True
     over_blocks: list[float] = field(default_factory=list)
     rows_over_blocks: list[float] = field(default_factory=list)
     answers: Counter[Answer] = field(default_factory=Counter)
@@ -66,10 +68,13 @@ class Judge:
         self.shared = self.proxies.shared
         self.shared.onlookers.append(self)
         self._committed: set[str] = set()
-        self._rows: dict[tuple[str, str], tuple[int, FloatArray, float]] = {}  # by replica and proxy: upto, row, anchor
-        self._grants: dict[tuple[str, str], dict[int, tuple[FloatArray, float]]] = defaultdict(dict)
+        self._rows: dict[str, dict[str, tuple[int, FloatArray, float]]] = defaultdict(
+            dict
+        )  # by replica and proxy: upto, row, anchor
+        self._grants: dict[str, dict[str, dict[int, tuple[FloatArray, float]]]] = defaultdict(lambda: defaultdict(dict))
         self._heard_s: dict[tuple[str, str], float] = {}
-        self.world.at(SAMPLE_S, self._sample)
+        if self.samples:
+            self.world.at(SAMPLE_S, self._sample)
 
     @property
     def living(self) -> dict[int, SharedProxy]:
@@ -120,29 +125,30 @@ class Judge:
             self._rewritten(call.ask)
 
     def _granted(self, ask: ReserveAsk, lease: Lease) -> None:
-        key = ask.replica, ask.proxy
         self._committed.add(lease.lease_id)
-        self._grants[key][ask.number] = ask.row, ask.anchor_steps
-        self._heard_s[key] = self.world.now_s
+        self._grants[ask.replica][ask.proxy][ask.number] = ask.row, ask.anchor_steps
+        self._heard_s[ask.replica, ask.proxy] = self.world.now_s
         self.over_blocks.append(self.over(ask.replica))
         self.rows_over_blocks.append(self.rows_over(ask.replica))
         self._look_for_better(ask, lease)
 
     def _rewritten(self, ask: RewriteAsk) -> None:
-        key = ask.replica, ask.proxy
-        self._heard_s[key] = self.world.now_s
-        self._rows.pop(key, None)
+        self._heard_s[ask.replica, ask.proxy] = self.world.now_s
+        rows, grants = self._rows[ask.replica], self._grants[ask.replica][ask.proxy]
+        rows.pop(ask.proxy, None)
         if ask.row is not None:
-            self._rows[key] = ask.upto, ask.row, ask.anchor_steps
-        for number in [number for number in self._grants[key] if number <= ask.upto]:
-            del self._grants[key][number]
+            rows[ask.proxy] = ask.upto, ask.row, ask.anchor_steps
+        for number in [number for number in grants if number <= ask.upto]:
+            del grants[number]
 
     def rows_over(self, replica: str) -> float:
         """As ``over``, of what every proxy wrote last and was granted since, as far as its lease has not passed."""
         account = self.shared.ledger.accounts[replica]
         record, now_s = account.record, self.world.now_s
-        written = [(row, anchor) for key, (_, row, anchor) in self._rows.items() if self._counts(key, replica)]
-        written += [one for key, grants in self._grants.items() if self._counts(key, replica) for one in grants.values()]
+        written = [(row, anchor) for proxy, (_, row, anchor) in self._rows[replica].items() if self._counts(replica, proxy)]
+        written += [
+            one for proxy, grants in self._grants[replica].items() if self._counts(replica, proxy) for one in grants.values()
+        ]
         steps = record.steps_at(now_s)
         now = [later(row, max(0.0, steps - anchor), account.ends) for row, anchor in written]
         if sum(load_of(row).leases for row in now) < 2:
@@ -150,8 +156,9 @@ class Judge:
         risk = Risk(record.z, record.sigma_blocks, record.bias_blocks)
         return peak_of(curves_of(np.sum(now, axis=0)).copy(), risk) - record.usable_blocks
 
-    def _counts(self, key: tuple[str, str], replica: str) -> bool:
-        return key[0] == replica and self.world.now_s - self._heard_s[key] <= self.shared.ledger.lease_s
+    def _counts(self, replica: str, proxy: str) -> bool:
+        heard_s = self._heard_s.get((replica, proxy))
+        return heard_s is not None and self.world.now_s - heard_s <= self.shared.ledger.lease_s
 
     def _look_for_better(self, ask: ReserveAsk, lease: Lease) -> None:
         account = self.shared.ledger.accounts[ask.replica]
@@ -181,8 +188,12 @@ class Judge:
             return
         for replica, account in self.shared.ledger.accounts.items():
             steps = account.record.steps_at(self.world.now_s)
-            rows = [(load_of(row), steps - anchor) for key, (_, row, anchor) in self._rows.items() if self._counts(key, replica)]
-            if any(self._grants[key] for key in self._grants if self._counts(key, replica)):
+            rows = [
+                (load_of(row), steps - anchor)
+                for proxy, (_, row, anchor) in self._rows[replica].items()
+                if self._counts(replica, proxy)
+            ]
+            if any(grants for proxy, grants in self._grants[replica].items() if self._counts(replica, proxy)):
                 continue  # not in a row yet
             engine = self.world.engines[replica]
             low = sum(load.low_blocks for load, _ in rows)
