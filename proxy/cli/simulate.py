@@ -26,7 +26,7 @@ from proxy.sim.figures import Figures
 from proxy.sim.replay import RECORDED, recorded_figures, world_of
 from proxy.sim.scenario import FLUID, KVGATE, ORACLE, REQUESTS_DEFAULT, Scenario, play
 from proxy.sim.workloads import WORKLOADS
-from proxy.sim.workloads.recording import recording_head
+from proxy.sim.workloads.recording import recorded_rows, recording_head
 from proxy.sim.workloads.trace_text import kind_of
 
 BASELINES_DEFAULT = (PASS_THROUGH, ORACLE)
@@ -122,7 +122,7 @@ def _recorded(workload: str) -> dict[str, Any]:
     path = Path(workload)
     try:
         found = recording_head(path) if kind_of(path) == ".jsonl" and path.is_file() else None
-        return {} if found is None else world_of(*found)
+        return {} if found is None else world_of(*found, recorded_rows(path).values())
     except ValueError as error:
         raise SettingsError([str(error)]) from error
 

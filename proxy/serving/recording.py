@@ -103,10 +103,12 @@ class Tap:
         return self._services.dispatcher.gate.fleet.books
 
     def _engines(self, before: dict[str, int]) -> tuple[RecordedEngine, ...]:
+        now_s = self._services.clock.now_s()
         return tuple(
             RecordedEngine(
                 name, book.spec.usable_blocks, book.spec.block_size, book.spec.context_tokens_max, book.spec.sequences_max,
                 max(0, book.feedback.preemptions_total - before.get(name, 0)), book.saturation.step_time.coefficients,
+                None if (age_s := book.sample_age_s(now_s)) is None else round(now_s - age_s - self._begun_s, 6), book.scrapes,
             )
             for name, book in self._books().items() if book.spec.usable_blocks
         )  # fmt: skip

@@ -62,15 +62,22 @@ def engine_sample(gauges: EngineGauges, counters: EngineCounters) -> EngineSampl
 
 
 class Feed:
-    """The scrapes of one replica, in order."""
+    """The scrapes of one replica, in order. ``after_step``: they show what was ``stepped`` last, whatever is under way."""
 
-    def __init__(self, name: str, faults: Faults) -> None:
+    def __init__(self, name: str, faults: Faults, *, after_step: bool = False) -> None:
         self.name = name
         self._faults = faults
         self._judge = EpochJudge()
         self._scrapes = 0
         self._shown: EngineSample | None = None
         self._fallen: EngineSample | None = None  # what the counters stood at when they fell
+
+        self._stepped = engine_sample(EngineGauges(), EngineCounters()) if after_step else None
+
+    def stepped(self, gauges: EngineGauges, counters: EngineCounters) -> None:
+        """The engine has done a step."""
+        if self._stepped is not None:
+            self._stepped = engine_sample(gauges, counters)
 
     def failed(self) -> None:
         """A scrape got no answer."""
@@ -82,7 +89,7 @@ class Feed:
         self._scrapes += 1
         frozen = faults.frozen_s[0] <= now_s < faults.frozen_s[1]
         if not frozen or self._shown is None:
-            self._shown = self._falling(engine_sample(gauges, counters), now_s)
+            self._shown = self._falling(self._stepped or engine_sample(gauges, counters), now_s)
         shown = self._shown
         if faults.jump_every and self._scrapes % faults.jump_every == 0:
             shown = replace(shown, kv_usage_ratio=faults.jump_ratio)

@@ -7,9 +7,12 @@ was recorded of them, all others what the policy gives ``tenants.others``.
 It begins as the recording did: the gate knows what it knew (``core.learned``), and requests that were there are played before the first,
 and counted nowhere. The first request comes after a few scrapes, as at a proxy that is there already.
 
-Where the replay can differ from what was: the engine is the simulator's, with the step time that kvgate had learned; scrapes come at
-other moments, and what waits at the edge of its deadline is then refused or not; a machine that lags is not in the recording, nor do
-clients leave.
+Scrapes come when they came, and show what the engine's last whole step left, as a real one's do; a step takes what the recorded requests
+took (``sim.recorded_steps``), else what kvgate had learned.
+
+Where the replay can differ from what was: nobody knows how long the answers would have been that were refused; the streams of one step
+are relayed in an order that is not recorded, so here and there a forecast is a token off; a machine that lags is not in the recording,
+nor do clients leave. Under overload one decision that falls otherwise changes those after it: who is refused differs, not how many.
 """
 
 from collections.abc import Iterable
@@ -23,14 +26,16 @@ from proxy.core.policy import Policy, Saturated, TrafficClass
 from proxy.core.policy_tenants import TenantPolicy
 from proxy.sim.figures import Figures
 from proxy.sim.percentile import percentile
+from proxy.sim.recorded_steps import fitted_step_time
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
 from proxy.sim.workloads.recording import Recording
 from proxy.sim.workloads.trace_text import TraceError
 from proxy.sim.world import Source, World
-from proxy.wire.recording import RecordedEngine, RecordingEnd, RecordingHead
+from proxy.wire.recording import RecordedEngine, RecordedRequest, RecordingEnd, RecordingHead
 
 RECORDED = "recorded"
+LATE_RATIO_MAX = 1.2  # a scrape comes as much after the one before as it takes to be answered: beyond it, it is another interval
 REFUSED = frozenset({
     Outcome.NEVER_FITS, Outcome.QUEUE_TIMEOUT, Outcome.QUEUE_FULL, Outcome.DISPLACED, Outcome.TENANT_RATE, Outcome.TENANT_SHARE,
     Outcome.NO_REPLICA,
@@ -85,13 +90,13 @@ def engines_of(head: RecordingHead, end: RecordingEnd | None) -> tuple[RecordedE
     return engines
 
 
-def world_of(head: RecordingHead, end: RecordingEnd | None) -> dict[str, Any]:
+def world_of(head: RecordingHead, end: RecordingEnd | None, rows: Iterable[RecordedRequest] = ()) -> dict[str, Any]:
     """What a recording says of its engines, in the fields of a ``Scenario``. Raises TraceError."""
     engines = engines_of(head, end)
     one = engines[0]
     return {
         "replicas": len(engines), "kv_blocks": one.usable_blocks, "block_size": one.block_size, "context_tokens": one.context_tokens,
-        "sequences_max": one.sequences_max, "step_time": step_time_of(engines),
+        "sequences_max": one.sequences_max, "step_time": fitted_step_time(rows) or step_time_of(engines),
     }  # fmt: skip
 
 
@@ -102,6 +107,26 @@ def step_time_of(engines: Iterable[RecordedEngine]) -> StepTimeModel:
         return StepTimeModel()
     means = [sum(column) / len(learned) for column in zip(*learned, strict=True)]
     return StepTimeModel(max(means[0], 1e-4), *means[1:])
+
+
+def scrapes_of(recording: Recording, replicas: int, interval_s: float, zero_s: float) -> tuple[float, tuple[float, ...]]:
+    """Seconds between scrapes, and when the first of each of the ``replicas`` comes in a world where the recording begins at ``zero_s``.
+
+    As they came then: at the edge of a step or of a deadline, a scrape that comes at another moment decides otherwise, and what follows
+    goes another way. Under a policy with another interval than was recorded they come as that says.
+    """
+    begun, ended = recording.head.engines, () if recording.end is None else recording.end.engines
+    if len(begun) != replicas or any(one.scraped_s is None for one in begun):
+        return interval_s, ()
+    last = {one.name: one for one in ended}
+    passed_s = [
+        ((last[one.name].scraped_s or 0.0) - (one.scraped_s or 0.0), last[one.name].scrapes - one.scrapes)
+        for one in begun if one.name in last
+    ]  # fmt: skip
+    seconds, scrapes = sum(seconds for seconds, _ in passed_s), sum(scrapes for _, scrapes in passed_s)
+    told_s = seconds / scrapes if scrapes > 0 else 0.0
+    period_s = told_s if interval_s <= told_s <= LATE_RATIO_MAX * interval_s else interval_s
+    return period_s, tuple((zero_s + (one.scraped_s or 0.0)) % period_s or period_s for one in begun)
 
 
 def recorded_figures(recording: Recording) -> Figures:

@@ -18,7 +18,7 @@ from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.figures import Figures, Targets, figures_of
 from proxy.sim.fluid import Fluid, capacity_requests_per_s, fluid_bound
 from proxy.sim.proxies import Proxies
-from proxy.sim.replay import Replayed, policy_of, replayed_figures
+from proxy.sim.replay import Replayed, policy_of, replayed_figures, scrapes_of
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.step_time import StepTimeModel
 from proxy.sim.store import StoreSettings
@@ -136,10 +136,14 @@ class Scenario:
     def settings(self) -> WorldSettings:
         """The world of this scenario."""
         concurrency = ceil((1.0 + CLIENTS_PER_SEQUENCE) * self.replicas * self.fluid.sequences) + 8 if self.saturated else None
+        scrapes: tuple[float, tuple[float, ...]] = (self.policy.scrape.interval_s, ())
+        if self.replay is not None:
+            scrapes = scrapes_of(self.replay, self.replicas, scrapes[0], self._replayed_from_s + self.replay.zero_s)
         return WorldSettings(
-            replicas=self.replicas, engine=self.engine, step_time=self.step_time, scrape_s=self.policy.scrape.interval_s,
+            replicas=self.replicas, engine=self.engine, step_time=self.step_time, scrape_s=scrapes[0], scrapes_first_s=scrapes[1],
             metrics_age_s=self.metrics_age_s, metrics_gone_s=self.metrics_gone_s, concurrency=concurrency,
             bypass_ratio=self.bypass_ratio, seats_told=self.replay is None or self.sequences_max is not None,
+            shown_after_step=self.replay is not None,
         )  # fmt: skip
 
     def admission(self, name: str, spared: frozenset[str] = frozenset()) -> Admission:

@@ -11,7 +11,7 @@ Deterministic: equal inputs give equal results. Fails: prefill of one replica ne
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, repeat
 from typing import Protocol
 
 from proxy.core.outcome import Outcome
@@ -63,6 +63,8 @@ class WorldSettings:
     engine: EngineSettings = field(default_factory=lambda: EngineSettings(num_gpu_blocks=256, block_size=32, max_model_len=4096))
     step_time: StepTimeModel = field(default_factory=StepTimeModel)
     scrape_s: float = 0.5
+    scrapes_first_s: tuple[float, ...] = ()  # by replica; none: after one interval
+    shown_after_step: bool = False  # metrics show a step when it is done, as an engine's do, not while it is under way
     metrics_age_s: float = 0.0
     metrics_gone_s: tuple[float, float] = (float("inf"), float("inf"))
     network_s: float = 0.001
@@ -85,7 +87,7 @@ class World:
         self.results: dict[str, SimResult] = {}
         self.usage = Usage()
         self.counters_before: list[EngineCounters] = []  # of engines that restarted
-        self._feeds = {name: Feed(name, settings.faults) for name in self.engines}
+        self._feeds = {name: Feed(name, settings.faults, after_step=settings.shown_after_step) for name in self.engines}
         self.dry_s: float | None = None  # when the source had no more requests: until then it was as busy as it should be
         self.dry_tokens = 0
         self._live: dict[str, SimResult] = {}
@@ -101,8 +103,8 @@ class World:
         admission.start(self, [self._spec(name) for name in self.engines])
         for at_s in settings.faults.restarts_s:
             self.at(at_s, self._restart)
-        for name in self.engines:
-            self.at(settings.scrape_s, lambda name=name: self._scrape(name))  # type: ignore[misc]
+        for name, first_s in zip(self.engines, settings.scrapes_first_s or repeat(settings.scrape_s), strict=False):
+            self.at(first_s, lambda name=name: self._scrape(name))  # type: ignore[misc]
 
     def _spec(self, name: str) -> ReplicaSpec:
         engine = self.settings.engine
@@ -229,14 +231,12 @@ class World:
     # ---- metrics
 
     def _scrape(self, name: str) -> None:
-        settings, sampled_s = self.settings, self.now_s
-        gone_from_s, gone_until_s = settings.metrics_gone_s
-        if gone_from_s <= sampled_s < gone_until_s or settings.faults.down(sampled_s):
+        settings, sampled_s, engine = self.settings, self.now_s, self.engines[name]
+        if settings.metrics_gone_s[0] <= sampled_s < settings.metrics_gone_s[1] or settings.faults.down(sampled_s):
             self._feeds[name].failed()
         else:
-            engine, age_s = self.engines[name], settings.metrics_age_s
-            sample = self._feeds[name].sample(engine.gauges, engine.counters, sampled_s, age_s=age_s)
-            self.at(sampled_s + age_s, lambda: self.admission.observe(sample))
+            sample = self._feeds[name].sample(engine.gauges, engine.counters, sampled_s, age_s=settings.metrics_age_s)
+            self.at(sampled_s + settings.metrics_age_s, lambda: self.admission.observe(sample))
         self.at(sampled_s + settings.scrape_s, lambda: self._scrape(name))
 
     # ---- engines
@@ -279,6 +279,7 @@ class World:
             if engine is not self.engines[name]:
                 return  # the engine died in the middle of it
             self._stepping.discard(name)
+            self._feeds[name].stepped(engine.gauges, engine.counters)
             self._tokens(report.sampled, report.finished)
             self._wake(name)
 

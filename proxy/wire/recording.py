@@ -29,7 +29,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0)]
 
 
 class RecordedEngine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An engine. ``step`` is the learned step time: seconds, per prefill token, per decoding sequence, per KV token."""
+    """An engine. ``step`` is the learned step time: seconds, per prefill token, per decoding sequence, per KV token.
+
+    ``scraped_s`` is when it was last measured, in seconds of the recording, and ``scrapes`` how often until then: its first and its last
+    line tell when all others came.
+    """
 
     name: str
     usable_blocks: Tokens
@@ -38,6 +42,8 @@ class RecordedEngine(msgspec.Struct, frozen=True, omit_defaults=True):
     sequences_max: int | None = None
     preemptions: int = 0  # while it was recorded
     step: tuple[float, float, float, float] | None = None
+    scraped_s: float | None = None
+    scrapes: int = 0
 
 
 class RecordedTenant(msgspec.Struct, frozen=True, omit_defaults=True):

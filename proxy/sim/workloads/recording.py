@@ -40,7 +40,8 @@ class Recording(Trace):
         self.rows = rows
         self.head = head
         self.end = end
-        self.begins_s = max(0.0, -min(one.arrival_s for one in requests))  # when it begins, after the first request played
+        self.zero_s = -min(one.arrival_s for one in requests)  # its second 0, after the first request played
+        self.begins_s = max(0.0, self.zero_s)  # from when on its gate decided
         self.early = frozenset(name for name, row in rows.items() if row.arrival_s < 0.0)  # there when it began
 
 
@@ -60,13 +61,12 @@ def recording_head(path: Path) -> tuple[RecordingHead, RecordingEnd | None] | No
     return None if head is None else (head, end)
 
 
-def read_recording(path: Path, block_size: int) -> Trace:
-    """Read a recording. Raises TraceError for a line that is none."""
+def recorded_rows(path: Path) -> dict[str, RecordedRequest]:
+    """Its requests by the id under which they are played. Raises TraceError for a line that is none."""
     name = name_of(path)
-    found = recording_head(path)
     rows: dict[str, RecordedRequest] = {}
     for number, line in lines_of(path):
-        if found is not None and line.startswith((HEAD, END)):
+        if line.startswith((HEAD, END)):
             continue
         try:
             row = _row(line)
@@ -77,6 +77,12 @@ def read_recording(path: Path, block_size: int) -> Trace:
                 f"{path}:{number}: output_tokens={row.output_tokens} is more than output_tokens_max={row.output_tokens_max}"
             )
         rows[f"{name}-{number}"] = row
+    return rows
+
+
+def read_recording(path: Path, block_size: int) -> Trace:
+    """Read a recording. Raises TraceError for a line that is none."""
+    name, found, rows = name_of(path), recording_head(path), recorded_rows(path)
     requests = _requests(rows, block_size)
     return Trace(name, requests, block_size) if found is None else Recording(name, requests, block_size, rows, *found)
 

@@ -61,6 +61,9 @@ async def test_a_recording_tells_everything_but_content(
     assert (head["recording"], head["mode"], head["engines"][0]["usable_blocks"]) == (1, "enforce", 128)
     assert (end["recording_end"], end["requests"]) == (1, len(rows))
     assert head["learned"]["lengths"][0]["name"] == []
+    begun, ended = head["engines"][0], end["engines"][0]
+    assert ended["scraped_s"] > begun["scraped_s"]
+    assert ended["scrapes"] > begun["scrapes"] > 0
     assert [one["name"] for one in head["tenants"]] != ["acme-corp"]
     assert head["tenants"][0]["tokens_per_min"] == 6e6
     first, second = rows[:2]

@@ -27,6 +27,15 @@ def test_without_faults_a_scrape_is_what_the_engine_shows() -> None:
     assert (engine.prefix_queries_tokens_total, engine.prefix_hits_tokens_total) == (20, 5)
 
 
+def test_a_step_shows_when_it_is_done_where_that_is_asked_for() -> None:
+    feed = Feed("r0", Faults(), after_step=True)
+    (engine,) = feed.sample(GAUGES, counters(7), 2.0, age_s=0.0).engines
+    assert (engine.running, engine.generation_tokens_total) == (0, 0), "the first is under way"
+    feed.stepped(GAUGES, counters(7))
+    (engine,) = feed.sample(replace(GAUGES, running=9), counters(8), 2.5, age_s=0.0).engines
+    assert (engine.running, engine.generation_tokens_total) == (3, 7)
+
+
 def test_what_is_missing_is_none_and_the_rest_stays() -> None:
     feed = Feed("r0", Faults(missing=frozenset({"kv_usage_ratio", "preemptions_total"})))
     (engine,) = feed.sample(GAUGES, counters(7), 2.0, age_s=0.0).engines

@@ -13,7 +13,7 @@ from proxy.core.learned import Learned, learned_of
 from proxy.core.policy import Policy, TrafficClass
 from proxy.core.policy import Queue as QueuePolicy
 from proxy.sim.admission import GateAdmission
-from proxy.sim.replay import Replayed, engines_of, recorded_figures, step_time_of, world_of
+from proxy.sim.replay import Replayed, engines_of, recorded_figures, scrapes_of, step_time_of, world_of
 from proxy.sim.scenario import KVGATE, Scenario, build, play
 from proxy.sim.sim_request import SimRequest, SimResult
 from proxy.sim.step_time import StepTimeModel
@@ -84,6 +84,36 @@ def test_engines_that_cannot_be_simulated_are_told(tmp_path: Path) -> None:
             engines_of(*found)
 
 
+def test_scrapes_come_when_they_came(tmp_path: Path) -> None:
+    """In step with the recording, at the pace that their answers left; without, or by another rule, after one interval each."""
+
+    def scrapes(begun: dict[str, Any], ended: dict[str, Any], interval_s: float = 0.5) -> Any:
+        head, end = HEAD | {"engines": [ENGINE | begun]}, END | {"engines": [ENGINE | ended]}
+        return scrapes_of(recording(write(tmp_path / "s.jsonl", head, ROW, end)), 1, interval_s, zero_s=10.1)
+
+    begun, ended = {"scraped_s": -0.2, "scrapes": 7}, {"scraped_s": 50.3, "scrapes": 107}
+    period_s, (first_s,) = scrapes(begun, ended)
+    assert period_s == pytest.approx(0.505)
+    assert (9.9 - first_s) / period_s == pytest.approx(round((9.9 - first_s) / period_s)), "one of them comes as long before"
+    assert 0.0 < first_s <= period_s
+    assert scrapes(begun, ended, 1.0)[0] == 1.0, "a policy that measures less often"
+    assert scrapes(begun, ended | {"scrapes": 7}) == (0.5, (pytest.approx(0.4),))
+    assert scrapes({}, ended) == (0.5, ())
+    assert scrapes_of(recording(write(tmp_path / "s.jsonl", HEAD | {"engines": [ENGINE | begun]}, ROW)), 2, 0.5, 0.0) == (0.5, ())
+    cut_off = recording(write(tmp_path / "s.jsonl", HEAD | {"engines": [ENGINE | begun]}, ROW))
+    assert scrapes_of(cut_off, 1, 0.5, 10.1) == (0.5, (pytest.approx(0.4),))
+
+
+def test_a_replay_measures_as_was_measured(tmp_path: Path) -> None:
+    """The world of a recording has its scrapes, and shows a step when it is done."""
+    head = HEAD | {"engines": [ENGINE | {"scraped_s": -0.1}]}
+    path = write(tmp_path / "r.jsonl", head, ROW | {"arrival_s": 0.2}, ROW | {"arrival_s": 5.0}, END)
+    settings = Scenario(workload=str(path), **world_of(*recording_head(path) or ())).settings()
+    assert settings.scrapes_first_s == (pytest.approx(0.45),), "1.25 - 0.3, less one interval"
+    assert settings.shown_after_step
+    assert not Scenario().settings().shown_after_step
+
+
 def test_a_line_that_is_none_is_told_by_its_number(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"r\.jsonl:3: "):
         load_workload(write(tmp_path / "r.jsonl", HEAD, ROW, ROW | {"content": "x"}), 1)
@@ -140,7 +170,7 @@ def begun_at(begin_s: float, rules: Policy, path: Path) -> tuple[Path, Path]:
     asked = list(islice(load_workload("chat", 1).arrivals(4.0), 500))
     scenario = Scenario(kv_blocks=600, sequences_max=256, context_tokens=4096, policy=rules)
     admission = GateAdmission(rules)
-    world = World(scenario.settings(), admission, Replayed(Listed(asked), rules))
+    world = World(replace(scenario.settings(), shown_after_step=True), admission, Replayed(Listed(asked), rules))
     told: list[Learned] = []
     world.at(begin_s, lambda: told.append(learned_of(admission.gate, ["r0"], str, begin_s)))
     results = world.run().results.values()
