@@ -10,186 +10,23 @@ a whole exposition. It is used when it shows exactly what the whole one showed; 
 """
 
 import asyncio
-import contextlib
-import json
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
 from urllib.parse import quote
 
-import httpx
-
-from proxy.adapters.certificates import trusted
-from proxy.adapters.let_go import let_go
+from proxy.adapters.control_http import Answer, ControlHttp
 from proxy.adapters.model_config import read_model_layers
-from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts
-from proxy.ports import Clock
 from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.vllm_facts import ModelList, Seen, ServerInfo, assemble, version_of
 from proxy.wire.vllm_metrics import SAMPLE_NAMES, Scrape, looks_like_exposition, read_scrape
 
-TYPE_CHARS_MAX = 100
-BODY_BYTES_MAX = 8_000_000  # a 0.32 exposition is 50 KB and 30 KB more per further engine
 ENGINES_MAX = (
     256  # what a body of that length tells of; each has an account of its own, and a lie must not make a hundred thousand
 )
 FRESH_CONNECTIONS = 6  # two engines evenly balanced go unseen once in 32 probes; the scraper keeps looking
 METRICS_WHOLE = "/metrics"
 METRICS_FILTERED = "/metrics/?" + "&".join(f"name[]={quote(name)}" for name in SAMPLE_NAMES)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer. ``first_byte_s`` is the injected clock when its head came."""
-
-    url: str
-    status: int
-    content_type: str
-    body: bytes
-    first_byte_s: float
-
-    def told(self) -> str:
-        """What was got, for an error message."""
-        start = self.body[:80].decode("utf-8", "replace").strip()
-        return f"{self.url} answered {self.status} {self.content_type or 'without content type'}: {start!r}"
-
-    def json(self) -> Any:
-        """The body parsed, or None when the status is not 200 or it is not JSON."""
-        if self.status != 200:
-            return None
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            return None
-
-
-class _ConnectTrace:
-    """Told by httpx what it does: whether the server has taken the connection, so that only its answer can be late."""
-
-    def __init__(self) -> None:
-        self.connecting = False
-
-    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
-        """One event."""
-        del info
-        if event.startswith("connection.connect_tcp."):
-            self.connecting = not event.endswith(".complete")
-
-
-class ControlHttp:
-    """GET requests to one replica, bounded in time and size. A path prefix in ``base_url`` is kept."""
-
-    def __init__(
-        self,
-        base_url: str,
-        clock: Clock,
-        *,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self.base_url = base_url.rstrip("/")
-        self.has_key = any(name.lower() == "authorization" for name in headers)
-        self.timeout_s = timeout_s
-        self._clock = clock
-        # Compression would cost the engine's API server more than the network gives back.
-        sent = {**headers, "accept": "text/plain, application/json;q=0.9, */*;q=0.1", "accept-encoding": "identity"}
-        self._sent, self._transport = sent, transport
-        self._under_way = 0
-        self._cancelled = False  # a request, since the clients were made
-        self._kept, self._fresh = self._clients()
-
-    def _clients(self) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
-        # uvicorn closes idle connections after 5 s: ours must give up earlier. No bound on connections: httpx forgets some that a
-        # time-out cancelled (``_begin_anew``), and a bound reached by those would make a replica that had been slow unreachable for ever.
-        kept = httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=3.0)
-        fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-
-        def client(headers: Mapping[str, str], limits: httpx.Limits) -> httpx.AsyncClient:
-            return httpx.AsyncClient(
-                headers=headers,
-                timeout=httpx.Timeout(None),
-                limits=limits,
-                transport=self._transport,
-                verify=trusted(),
-                trust_env=False,
-            )  # fmt: skip  ``get`` bounds the whole
-
-        return client(self._sent, kept), client({**self._sent, "connection": "close"}, fresh)
-
-    async def _begin_anew(self) -> None:
-        """Close what was cancelled: httpx keeps some of those connections for as long as its client lives, a descriptor each."""
-        before, (self._kept, self._fresh) = (self._kept, self._fresh), self._clients()
-        self._cancelled = False
-        for client in before:
-            await client.aclose()
-
-    async def get(self, path: str, *, fresh: bool = False) -> Answer:
-        """The answer to ``path``, over a connection of its own when ``fresh``. Raises ReplicaUnreachableError."""
-        url = self.base_url + path
-        shown = url.partition("?")[0]
-        if not url.startswith(("http://", "https://")):
-            raise ReplicaUnreachableError(
-                f"{shown}: a replica's URL must begin with http:// or https://; correct it in the policy."
-            )
-        trace = _ConnectTrace()
-        if self._cancelled and not self._under_way:
-            await self._begin_anew()
-        self._under_way += 1
-        try:
-            async with stall_proof_timeout(self.timeout_s):
-                return await self._ask(url, trace, fresh)
-        except (TimeoutError, httpx.TimeoutException) as error:
-            raise ReplicaUnreachableError(
-                f"{shown}: no complete answer within {self.timeout_s:g} s. The server may be starting, overloaded or cut off:"
-                " check its log and the network between.",
-                late=not trace.connecting,
-            ) from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ReplicaUnreachableError(
-                f"{shown}: {type(error).__name__}: {error or 'no detail'}. Check that vLLM is running there and that scheme, host and"
-                " port are right."
-            ) from error
-        finally:
-            self._under_way -= 1
-
-    async def _ask(self, url: str, trace: _ConnectTrace, fresh: bool) -> Answer:
-        # A balancer's session cookie would make every connection reach the same engine.
-        self._fresh.cookies.clear()
-        try:
-            if not fresh:
-                # A kept connection that the server has just closed says nothing about the replica.
-                with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                    return await self._read(self._kept, url, trace)
-            return await self._read(self._fresh, url, trace)
-        except asyncio.CancelledError:
-            self._cancelled = True
-            raise
-
-    async def _read(self, client: httpx.AsyncClient, url: str, trace: _ConnectTrace) -> Answer:
-        async with let_go(client.stream("GET", url, extensions={"trace": trace})) as response:
-            first_byte_s = self._clock.now_s()
-            body = bytearray()
-            if response.headers.get("content-encoding", "identity") != "identity":  # unpacked it may be a thousand times as long
-                raise ReplicaUnreachableError(
-                    f"{url.partition('?')[0]}: the answer is compressed, though that was not asked for. Check what stands before vLLM."
-                )
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise ReplicaUnreachableError(
-                        f"{url.partition('?')[0]}: the answer exceeds {BODY_BYTES_MAX:,} bytes and was dropped. Check that the URL is"
-                        " a vLLM server's."
-                    )
-            kind = response.headers.get("content-type", "")[:TYPE_CHARS_MAX]  # it is shown
-            return Answer(url.partition("?")[0], response.status_code, kind, bytes(body), first_byte_s)
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        await self._kept.aclose()
-        await self._fresh.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 import httpx
 
-from proxy.adapters.probe import METRICS_FILTERED, METRICS_WHOLE, Answer, ControlHttp, Probed, bounded, probe_replica
+from proxy.adapters.control_http import Answer, ControlHttp
+from proxy.adapters.probe import METRICS_FILTERED, METRICS_WHOLE, Probed, bounded, probe_replica
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.core.epoch import EpochJudge, Verdict
 from proxy.core.replica import ReplicaFacts, ReplicaSample
@@ -99,7 +100,7 @@ class VllmFeed:
 
     def bound(self, timeout_s: float) -> None:
         """Wait no longer than this for an answer from now on."""
-        self._http.timeout_s = timeout_s
+        self._http.bound(timeout_s)
 
     async def aclose(self) -> None:
         """Close every connection."""

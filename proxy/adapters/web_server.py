@@ -28,6 +28,19 @@ class ListenError(OSError):
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Close listeners and connections."""
+        self.should_exit = self.force_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Wait for the end: uvicorn looks ten times a second, at a date and a count of requests that nobody asked it for."""
+        await self._ended.wait()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to ``serve_until``."""
@@ -107,6 +120,5 @@ async def serve_until(
     for task in (draining, hurry):
         task.cancel()
     for server in servers:
-        server.should_exit = True
-        server.force_exit = True
+        server.end()
     await asyncio.gather(*running)

@@ -16,6 +16,7 @@ import uvloop
 
 from proxy import __version__
 from proxy.adapters.clock import SystemClock
+from proxy.adapters.control_http import USER_AGENT
 from proxy.adapters.file_watch import FileWatch
 from proxy.adapters.http_protocol import ConnectionRules
 from proxy.adapters.kv_events import KvEventsUnavailableError
@@ -94,7 +95,7 @@ async def _serve(
 ) -> int:  # fmt: skip
     """``admins`` are the admin ports of all workers by number, of which we are ``index``; ``lines`` takes those of finished requests."""
     log.info("kvgate %s: mode %s, %d replica(s)", __version__, policy.mode, len(policy.replicas))
-    async with httpx.AsyncClient(timeout=5.0) as control:
+    async with httpx.AsyncClient(timeout=5.0, headers={"user-agent": USER_AGENT}) as control:
         addresses = _addresses(sockets)
         store = None if settings.store is None else redis_store(settings.store, policy.store)
         file = FileWatch(policy_file(settings))

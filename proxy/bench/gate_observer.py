@@ -2,7 +2,8 @@
 
 import httpx
 
-from proxy.adapters.probe import METRICS_WHOLE, ControlHttp
+from proxy.adapters.control_http import ControlHttp
+from proxy.adapters.probe import METRICS_WHOLE
 from proxy.advise.watch import KvgateWatch, Spread
 from proxy.config.replica_url import ReplicaUrlError, normal_url
 from proxy.ports import Clock

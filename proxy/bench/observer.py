@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import httpx
 
-from proxy.adapters.probe import METRICS_WHOLE, ControlHttp
+from proxy.adapters.control_http import ControlHttp
+from proxy.adapters.probe import METRICS_WHOLE
 from proxy.adapters.scraper import VllmFeed
 from proxy.advise.watch import EngineWatch, ReplicaWatch, Spread
 from proxy.core.replica import EngineSample, ReplicaFacts, ReplicaSample

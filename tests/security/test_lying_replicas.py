@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from proxy.adapters.clock import SystemClock
-from proxy.adapters.probe import ControlHttp
+from proxy.adapters.control_http import ControlHttp
 from proxy.adapters.remote_counter import ANSWER_BYTES_MAX, RemoteCounter, RemoteCountError
 from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.serving.own_routes import _in_order

@@ -92,7 +92,7 @@ async def test_a_stream_cut_off_is_its_error_and_not_a_short_answer() -> None:
 
     async def die(peer: Peer) -> None:
         head, _ = await peer.request()
-        if b"python-httpx" in head:
+        if b"user-agent: kvgate/" in head:
             await answer_like_vllm(peer, head)
             return
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

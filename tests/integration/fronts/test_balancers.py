@@ -16,7 +16,7 @@ from proxy import app
 from proxy.adapters.web_server import server_config
 from tests.integration.fronts.envoy import envoy
 from tests.integration.fronts.nginx import free_port, nginx
-from tests.integration.hostile.exchanging import PROBE, Recorder, statuses
+from tests.integration.hostile.exchanging import PROBES, Recorder, statuses
 from tests.integration.serving.harness import MESSAGES, RunningProxy, Wire, answer_like_vllm, proxying
 from tests.integration.upstream.test_websockets import websockets
 from tests.support.upstream_servers import Peer, ScriptedUpstream, served
@@ -36,7 +36,7 @@ class Streaming:
 
     async def __call__(self, peer: Peer) -> None:
         head, _ = await peer.request()
-        if PROBE in head:
+        if PROBES.search(head):
             await answer_like_vllm(peer, head)
             return
         self.asked.set()

@@ -13,7 +13,7 @@ from proxy.adapters.web_server import server_config
 from tests.integration.serving.harness import RunningProxy, answer_like_vllm, proxying
 from tests.support.upstream_servers import Peer, ScriptedUpstream, served
 
-PROBE = b"python-httpx"  # what kvgate asks for itself, it asks with httpx
+PROBES = re.compile(rb"user-agent: (kvgate|python-httpx)/", re.IGNORECASE)  # what kvgate asks for itself
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -35,7 +35,7 @@ class Recorder:
                 if error.partial:
                     self.strays.append(error.partial)
                 return
-            if PROBE in head:
+            if PROBES.search(head):
                 await self.probed(peer, head)
                 return
             self.requests.append((head, body))

@@ -2,11 +2,8 @@
 
 import pytest
 
-from proxy.adapters.probe import (
-    ControlHttp,
-    Probed,
-    probe_replica,
-)
+from proxy.adapters.control_http import ControlHttp
+from proxy.adapters.probe import Probed, probe_replica
 from proxy.core.epoch import EpochJudge
 from proxy.ports.replicas import ReplicaUnreachableError
 from tests.unit.adapters.fake_vllm import FakeVllm, SteppingClock

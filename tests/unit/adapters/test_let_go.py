@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from proxy.adapters.control_http import ControlHttp
 from proxy.adapters.let_go import let_go
-from proxy.adapters.probe import ControlHttp
 from proxy.ports.replicas import ReplicaUnreachableError
 from tests.support.builders import FakeClock
 

@@ -3,10 +3,7 @@
 import httpx
 import pytest
 
-from proxy.adapters.probe import (
-    METRICS_FILTERED,
-    METRICS_WHOLE,
-)
+from proxy.adapters.probe import METRICS_FILTERED, METRICS_WHOLE
 from proxy.core.replica import ReplicaFacts
 from proxy.wire.report import describe
 from tests.unit.adapters.fake_vllm import FakeVllm, recorded

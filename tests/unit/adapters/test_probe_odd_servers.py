@@ -7,12 +7,8 @@ import httpcore
 import httpx
 import pytest
 
-from proxy.adapters.probe import (
-    BODY_BYTES_MAX,
-    FRESH_CONNECTIONS,
-    ControlHttp,
-    probe_replica,
-)
+from proxy.adapters.control_http import BODY_BYTES_MAX, ControlHttp
+from proxy.adapters.probe import FRESH_CONNECTIONS, probe_replica
 from proxy.core.epoch import EpochJudge
 from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.report import describe
