@@ -15,8 +15,9 @@ spacing their ends nothing.)
 
 It applies only when not everything fits at once: when running plus queued demand exceeds the pools, or for a moment
 (``BURST_HOLD_S``) when a burst of arrivals (``BURST_ARRIVALS`` within ``BURST_WINDOW_S``) is filling a pool beyond ``BURST_FILL_RATIO``
-so fast that it is about to: by the time the first one does not fit, the wave would be in. A burst that is one tenant's paces that tenant
-alone: the others who come at that moment are not the wave.
+so fast that it is about to: by the time the first one does not fit, the wave would be in. A burst that is mostly one tenant's paces that
+tenant alone: the others who come at that moment are not the wave. Where no tenant has most of it, it takes ``BURST_ARRIVALS_OF_SEVERAL``:
+single requests of four tenants come as close together by chance, twenty a second do every few seconds, and each cost somebody 0.1 s.
 """
 
 from collections import deque
@@ -28,6 +29,7 @@ WINDOW_SPACINGS = 3.0
 REACH_MIN = 0.25
 BURST_FILL_RATIO = 0.25
 BURST_ARRIVALS = 4
+BURST_ARRIVALS_OF_SEVERAL = 8
 BURST_WINDOW_S = 0.05
 BURST_HOLD_S = 0.1
 
@@ -38,22 +40,33 @@ class BurstWatch:
     __slots__ = ("_arrivals", "_burst_s", "_whose")
 
     def __init__(self) -> None:
-        self._arrivals: deque[tuple[float, str]] = deque(maxlen=BURST_ARRIVALS)
+        self._arrivals: deque[tuple[float, str]] = deque(maxlen=BURST_ARRIVALS_OF_SEVERAL)
         self._burst_s = float("-inf")
         self._whose: str | None = None  # None: several tenants'
 
     def arrived(self, now_s: float, tenant: str) -> None:
         """One request arrived."""
-        self._arrivals.append((now_s, tenant))
-        if len(self._arrivals) == BURST_ARRIVALS and now_s - self._arrivals[0][0] < BURST_WINDOW_S:
-            self._burst_s = now_s
-            names = [name for _, name in self._arrivals]
-            most = max(names, key=names.count)
-            self._whose = most if names.count(most) > BURST_ARRIVALS / 2 else None
+        arrivals = self._arrivals
+        arrivals.append((now_s, tenant))
+        if len(arrivals) < BURST_ARRIVALS or now_s - arrivals[-BURST_ARRIVALS][0] >= BURST_WINDOW_S:
+            return
+        names = [name for _, name in arrivals]
+        whose = _of_most(names[-BURST_ARRIVALS:])
+        if whose is None:
+            if len(arrivals) < BURST_ARRIVALS_OF_SEVERAL or now_s - arrivals[0][0] >= BURST_WINDOW_S:
+                return
+            whose = _of_most(names)
+        self._burst_s, self._whose = now_s, whose
 
     def active(self, now_s: float, tenant: str) -> bool:
         """Whether the last burst is still to be reckoned with for one of this tenant."""
         return now_s - self._burst_s < BURST_HOLD_S and self._whose in (None, tenant)
+
+
+def _of_most(names: list[str]) -> str | None:
+    """Who is more than half of them."""
+    most = max(names, key=names.count)
+    return most if names.count(most) > len(names) / 2 else None
 
 
 class CapEnds:

@@ -1,6 +1,7 @@
 """What the tenants of ``noisy_tenant`` send, and where: to processes, in one loop of virtual time, in the simulator."""
 
 import asyncio
+import json
 import random
 import tempfile
 from collections import Counter
@@ -18,7 +19,7 @@ from proxy.config.policy_file import parse
 from proxy.sim.admission import GateAdmission
 from proxy.sim.engine_requests import EngineSettings
 from proxy.sim.mock_settings import MockSettings
-from proxy.sim.mock_text import TOKENIZER_DIRECTORY
+from proxy.sim.mock_text import TOKENIZER_DIRECTORY, MockTokenizer
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.world import Listed, World, WorldSettings
 from tests.bench.load import Fate, LoadRequest, Record, new_upstream, percentile, send
@@ -29,7 +30,6 @@ from tests.integration.serving.harness import proxying, url_of
 LOUD = "t0"
 OVER_RATE = 10.0
 PROMPT_WORDS = 60
-PROMPT_TOKENS = 92  # what the mock's tokenizer makes of them and the template, on average
 CONTEXT_TOKENS = 2048
 TOKENS_PER_REQUEST = 260.0  # above what one takes, prompt and output: nobody who keeps to his rate is refused
 BURST_S = 5
@@ -101,6 +101,11 @@ def arrivals(options: Options, seed: int, *, loud: bool) -> list[tuple[float, st
     return sorted(found, key=lambda one: one[0])
 
 
+def prompt_tokens(request: LoadRequest, tokenizer: MockTokenizer) -> int:
+    """As many as the mock takes the prompt for."""
+    return len(tokenizer.encode(tokenizer.render(json.loads(request.body)["messages"], add_generation_prompt=True)))
+
+
 def counted(arrival: tuple[float, str, LoadRequest]) -> bool:
     """Whether a request came after the lead."""
     return arrival[0] >= LEAD_S
@@ -166,13 +171,13 @@ async def in_this_loop(options: Options) -> AsyncIterator[str]:
 
 def simulate(options: Options, order: list[tuple[int, bool]]) -> list[Arm]:
     """The same requests in the simulator, the runs of ``order`` (seed, loud) one after another in one world."""
-    begins_s, requests, numbers = 2.0, [], []
+    tokenizer, begins_s, requests, numbers = MockTokenizer(), 2.0, [], []
     for number, (seed, loud) in enumerate([(0, False), *order]):
         which = replace(options, seconds=WARM_S) if not number else options
         for due_s, tenant, body in arrivals(which, seed, loud=loud):
             numbers.append((number, tenant, counted((due_s, tenant, body))))
             requests.append(
-                SimRequest(f"{number}-{len(requests)}", PROMPT_TOKENS, options.output_tokens, options.output_tokens,
+                SimRequest(f"{number}-{len(requests)}", prompt_tokens(body, tokenizer), options.output_tokens, options.output_tokens,
                            begins_s + due_s, tenant, wait_s_max=30.0)
             )  # fmt: skip
         begins_s += LEAD_S + which.seconds + options.pause_s + 60.0 * options.output_tokens / 1e3  # until the last has ended

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from proxy.core.pacing import BURST_ARRIVALS, BURST_HOLD_S, BURST_WINDOW_S, PACE_RATIO, WINDOW_SPACINGS, BurstWatch, CapEnds
+from proxy.core.pacing import (
+    BURST_ARRIVALS,
+    BURST_ARRIVALS_OF_SEVERAL,
+    BURST_HOLD_S,
+    BURST_WINDOW_S,
+    PACE_RATIO,
+    WINDOW_SPACINGS,
+    BurstWatch,
+    CapEnds,
+)
 
 
 def ends(*pairs: tuple[float, float]) -> CapEnds:
@@ -41,13 +50,31 @@ def test_each_side_is_judged_by_itself() -> None:
     assert not ends((at - 1, one_side), (at + 1, one_side)).crowded(at, held, block_steps, usable)
 
 
-def test_arrivals_close_together_are_a_burst_for_a_moment() -> None:
+@pytest.mark.parametrize(("tenants", "arrivals"), [("a", BURST_ARRIVALS), ("abcd", BURST_ARRIVALS_OF_SEVERAL)])
+def test_arrivals_close_together_are_a_burst_for_a_moment(tenants: str, arrivals: int) -> None:
+    """Single requests of several tenants come as close together as four of one by chance: of them it takes more."""
     watch = BurstWatch()
-    for index in range(BURST_ARRIVALS):
+    for index in range(arrivals):
         assert not watch.active(10.0, "a")
-        watch.arrived(10.0 + index * BURST_WINDOW_S / (2 * BURST_ARRIVALS), "ab"[index % 2])
-    assert watch.active(10.0 + BURST_WINDOW_S, "c"), "several tenants' are a wave for whoever comes"
-    assert not watch.active(10.0 + BURST_WINDOW_S + BURST_HOLD_S, "c")
+        watch.arrived(10.0 + index * BURST_WINDOW_S / (2 * arrivals), tenants[index % len(tenants)])
+    assert watch.active(10.0 + BURST_WINDOW_S, "a")
+    assert watch.active(10.0 + BURST_WINDOW_S, "e") == (len(tenants) > 1), "several tenants' are a wave for whoever comes"
+    assert not watch.active(10.0 + BURST_WINDOW_S + BURST_HOLD_S, "a")
+
+
+def test_a_burst_of_several_is_his_who_sent_most_of_it() -> None:
+    watch = BurstWatch()
+    for tenant in "abacaada":
+        watch.arrived(10.0, tenant)
+    assert watch.active(10.0, "a")
+    assert not watch.active(10.0, "d")
+
+
+def test_several_who_come_within_longer_than_the_window_are_no_burst() -> None:
+    watch = BurstWatch()
+    for index in range(3 * BURST_ARRIVALS_OF_SEVERAL):
+        watch.arrived(now := 10.0 + index * BURST_WINDOW_S / (BURST_ARRIVALS_OF_SEVERAL - 1.5), "abcd"[index % 4])
+        assert not watch.active(now, "abcd"[index % 4])
 
 
 def test_one_tenants_burst_is_its_own() -> None:
