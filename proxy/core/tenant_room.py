@@ -6,11 +6,11 @@ when all of these hold:
 
     it asks for much     what it holds and waits for, this one included, exceeds  U * min(2 * f_i, (1 + f_i) / 2)
     it has its share     h_i + p > U * f_i        ``h_i`` blocks that it holds and ``p`` of this one, both at their forecast peaks
-    it would disturb     max over t of Q(t) + q(t) + W + G(t) + k * S(t) > U
+    it would disturb     one of the others waits, or  max over t of Q(t) + q(t) + G(t) + k * S(t) > U
 
 ``Q`` is the forecast of the pool and ``q`` the mean of this one; ``G`` and ``S`` what the others who come from now on will hold, mean and
-spread (``core.tenant_inflow``), and ``W`` the peaks of those of them who wait. ``k`` is the normal quantile of ``undisturbed_ratio``: of
-0.99, so many of the others' arrivals find room at once. Others are tenants of the same or a higher priority, without those who wait for
+spread (``core.tenant_inflow``). ``k`` is the normal quantile of ``undisturbed_ratio``: of 0.99, so many of the others' arrivals find room
+at once. Others are tenants of the same or a higher priority, without those who wait for
 more than their own share: whose turn it is among those the queue says, and room kept for them would stand empty.
 
 Regimes. One tenant, or nobody else lately: nothing is held. All ask for more than their share: the same. One asks for much beside others
@@ -118,11 +118,13 @@ class TenantRoom:
         entry.asks_much = ours + waiting > usable * min(MUCH * fair, (1.0 + fair) / 2.0)
         if ours <= usable * fair or not entry.asks_much:
             return True
-        lines, wanted = self._disturbed(inflow, demand, usable / weight, holds)
-        return not lines or self._fits(entry, lines, wanted, usable_blocks, now_s)
+        lines = self._disturbed(inflow, demand, usable / weight, holds)
+        if any(self._waits(line.tenant, demand) for line in lines):
+            return False  # else it might come before them and be paced, and they would stand behind it
+        return not lines or self._fits(entry, lines, usable_blocks, now_s)
 
-    def _fits(self, entry: Waiting, others: list[Line], wanted: float, usable_blocks: float, now_s: float) -> bool:
-        """Whether ``entry`` and what comes of the others beside it do, of whom ``wanted`` blocks wait."""
+    def _fits(self, entry: Waiting, others: list[Line], usable_blocks: float, now_s: float) -> bool:
+        """Whether ``entry`` and what comes of the others beside it do."""
         pool, model = self._fleet.fresh(now_s), entry.demand.length_class.model
         of_model = [bank for bank in self._placement.banks(pool) if model in bank.models]
         banks = [bank for bank in of_model if len(bank) == len(of_model[0])]  # another context length has another grid
@@ -131,9 +133,7 @@ class TenantRoom:
         def draw(lease: Lease) -> FloatArray:
             return book.ledger.newcomers.forecast(lease.demand, lease.output_tokens_max, PREFILL_DELAY_STEPS).sum
 
-        level = sum(
-            (bank.level(now_s) for bank in banks), banks[0].newcomer(entry.demand, now_s, entry.curves).curves.mean + wanted
-        )
+        level = sum((bank.level(now_s) for bank in banks), banks[0].newcomer(entry.demand, now_s, entry.curves).curves.mean)
         come, variance = self.proxies * Inflow.expected(others, book.grid, draw, now_s, book.clock.rate_per_s)
         return float((level + come + self._k * np.sqrt(variance)).max()) <= usable_blocks
 
@@ -141,6 +141,14 @@ class TenantRoom:
         """Forecast peaks of what waits of a tenant, at every priority."""
         bands = self._queue.bands.values()
         return sum(band.tenants[tenant].peak_blocks for band in bands if tenant in band.tenants)
+
+    def _waits(self, tenant: str, beside: Demand) -> bool:
+        """Whether a request of the tenant waits for the same model, no lower in priority, and not for a share of its own."""
+        if tenant not in self._queue.by_tenant:
+            return False
+        model, bands = beside.length_class.model, self._queue.bands.items()
+        lines = [band.tenants[tenant] for priority, band in bands if priority >= beside.priority and tenant in band.tenants]
+        return any(entry.demand.length_class.model == model for line in lines if not line.apart for entry in line.waiting)
 
     def _weight_of_others(self, inflow: Inflow, tenant: str, holds: Holds, now_s: float) -> float:
         """Weights of the other tenants that are here."""
@@ -151,9 +159,9 @@ class TenantRoom:
                 here[line.tenant] = line.weight
         return sum(here.values()) - here.get(tenant, 0.0)
 
-    def _disturbed(self, inflow: Inflow, demand: Demand, share_blocks: float, holds: Holds) -> tuple[list[Line], float]:
-        """The others for whom room is kept, and the peaks of what waits of them; ``share_blocks`` is the fair share of weight 1."""
-        lines, wanted = [], 0.0
+    def _disturbed(self, inflow: Inflow, demand: Demand, share_blocks: float, holds: Holds) -> list[Line]:
+        """The others for whom room is kept; ``share_blocks`` is the fair share of weight 1."""
+        lines = []
         for line in inflow.lines.values():
             if line.tenant == demand.tenant or line.priority < demand.priority:
                 continue
@@ -161,5 +169,4 @@ class TenantRoom:
             if waits and waits + holds.blocks(line.tenant) > share_blocks * line.weight:
                 continue
             lines.append(line)
-            wanted += waits
-        return lines, wanted
+        return lines

@@ -66,7 +66,7 @@ class WaitQueue(QueueBounds):
         tenant = band.tenant(demand.tenant)
         tenant.weight = demand.tenant_weight
         if not tenant.waiting:
-            tenant.virtual = max(tenant.virtual, band.start())
+            tenant.virtual, tenant.apart = max(tenant.virtual, band.start()), False
         self._lapse(tenant)
         self._insert(entry, band, tenant)
 

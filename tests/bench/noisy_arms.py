@@ -171,7 +171,8 @@ async def in_this_loop(options: Options) -> AsyncIterator[str]:
 
 def simulate(options: Options, order: list[tuple[int, bool]]) -> list[Arm]:
     """The same requests in the simulator, the runs of ``order`` (seed, loud) one after another in one world."""
-    tokenizer, begins_s, requests, numbers = MockTokenizer(), 2.0, [], []
+    tokenizer, begins_s, numbers = MockTokenizer(), 2.0, []
+    requests: list[SimRequest] = []
     for number, (seed, loud) in enumerate([(0, False), *order]):
         which = replace(options, seconds=WARM_S) if not number else options
         for due_s, tenant, body in arrivals(which, seed, loud=loud):

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.core.demand import LengthClass
 from proxy.core.events import Arrive, Effect, Finished, Granted, Observed, ReplicaFound, Reserve
 from proxy.core.gate import Gate
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Tenants
+from proxy.core.waiting import Waiting
 from tests.support.builders import demand, engine_sample, knows_lengths, policy, scrape, spec
 
 USABLE = 100  # ten requests of ten blocks
@@ -87,6 +89,31 @@ def test_who_waits_for_more_than_its_share_has_none_kept() -> None:
         goes(gate, gate.handle(Finished(name, Outcome.COMPLETED, 48), at_s), at_s)
     held = {entry.held_by for entry in gate.queue.order()}
     assert held == {""}, "both ask for much, and the queue says whose turn it is"
+
+
+def beside_one_who_waits(**fields: object) -> str:
+    """What keeps the first of a loud tenant back where room is free and one of another tenant, of such a demand, waits as well."""
+    gate = gate_of(0.01)  # nothing is kept for those who are still to come
+    now_s = with_quiet_ones(gate)
+    filled(gate, now_s)
+    (first, *_) = [entry for entry in gate.queue.order() if entry.demand.tenant == "n"]
+    for name in list(gate.leases._open)[:3]:
+        gate.leases.end(name, [])
+    assert gate.shares.takes(first, now_s + 1.5)
+    asked = demand("q99", prompt=113, cap=48, tenant="q", arrived_s=now_s + 1.5)
+    gate.queue.push(Waiting(replace(asked, **fields), now_s + 1.5, peak_blocks=10.0))  # type: ignore[arg-type]
+    gate.shares.takes(first, now_s + 1.5)
+    return first.held_by
+
+
+def test_who_has_its_share_does_not_go_before_another_who_waits() -> None:
+    """Paced at the head of the queue, it kept the other waiting for as long as nobody looked behind the head."""
+    assert beside_one_who_waits() == "undisturbed_ratio"
+
+
+def test_one_who_waits_for_less_urgent_work_or_another_model_holds_nobody() -> None:
+    assert beside_one_who_waits(priority=-1) == ""
+    assert beside_one_who_waits(length_class=LengthClass("another", "q")) == ""
 
 
 @pytest.mark.parametrize("ratio", [0.9, 0.999])
