@@ -44,6 +44,7 @@ async def alive(pids: set[int]) -> set[int]:
     return {int(pid) for pid, state in map(str.split, out.decode().splitlines()) if not state.startswith("Z")} & pids
 
 
+@pytest.mark.slow
 async def test_a_small_demo_completes_everything_and_prints_one_object() -> None:
     # This seed's answers are all short: the longest takes two and a half seconds.
     process = await demo("--requests", "8", "--clients", "6", "--kv-blocks", "256", "--seed", "131", "--json")

@@ -81,7 +81,7 @@ def completed(world: World) -> int:
 
 @pytest.mark.parametrize(
     "case",
-    [Case(2), pytest.param(Case(4), marks=pytest.mark.slow), Case(4, HARD)],
+    [Case(2), pytest.param(Case(4), marks=pytest.mark.slow), pytest.param(Case(4, HARD), marks=pytest.mark.slow)],
     ids=["2", "4", "4, slow, lossy, clocks apart"],
 )
 def test_every_grant_fits_and_together_they_do_what_one_does(case: Case) -> None:
@@ -114,6 +114,7 @@ def test_without_a_store_they_would_overfill_the_engine() -> None:
     assert preemptions(world) <= 1
 
 
+@pytest.mark.slow
 def test_a_partition_overshoots_by_the_last_share_at_most_and_is_forgotten_a_lease_after_it_healed() -> None:
     case = Case(4, StoreSettings(partitions=(Span(1, CUT_S, HEALED_S),)))
     world, judge = judged(case)
@@ -126,6 +127,7 @@ def test_a_partition_overshoots_by_the_last_share_at_most_and_is_forgotten_a_lea
     assert max(after) <= 5.0 * SPREAD_BLOCKS
 
 
+@pytest.mark.slow
 def test_a_killed_proxy_takes_its_own_requests_with_it_and_its_share_is_free_within_its_lease() -> None:
     case = Case(4, StoreSettings(deaths=(Span(1, CUT_S, HEALED_S),)))
     world, judge = judged(case)
@@ -146,6 +148,7 @@ def test_a_store_that_forgets_everything_is_told_again() -> None:
     assert preemptions(world) <= 5 * case.requests / 1000.0
 
 
+@pytest.mark.slow
 def test_the_high_band_of_one_proxy_goes_before_the_low_one_of_another() -> None:
     rng = random.Random(SEED)
     requests = []
