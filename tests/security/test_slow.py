@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.integration.hostile.exchanging import statuses
+from tests.integration.hostile.exchanging import dribble, statuses
 from tests.security.attacked import ADMIN_TOKEN, Attacked, attacked
 
 LIMITS = {"head_timeout": "300ms", "body_timeout": "400ms"}
@@ -18,16 +18,12 @@ SLOW = {
 }
 
 
-async def dribble(port: int, first: bytes, again: bytes) -> bytes:
-    """Send a beginning and then a byte again and again, until the server says something and closes, or closes at once."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(first)
-    answer = asyncio.ensure_future(reader.read(65536))
-    while not answer.done():
-        writer.write(again)
-        await asyncio.wait([answer], timeout=0.05)
-    writer.transport.abort()
-    return b"" if answer.exception() is not None else answer.result()
+async def let_go(port: int, first: bytes, again: bytes) -> bytes:
+    """What the server says to a slow caller before it closes, nothing where it closes at once."""
+    try:
+        return await dribble(port, first, again)
+    except OSError:
+        return b""
 
 
 async def served(kvgate: Attacked) -> None:
@@ -39,7 +35,7 @@ async def served(kvgate: Attacked) -> None:
 @pytest.mark.parametrize("how", SLOW)
 async def test_slow_callers_of_the_inside_port_are_let_go(how: str) -> None:
     async with attacked(limits=LIMITS) as kvgate:
-        slow = [asyncio.ensure_future(dribble(kvgate.admin.port, *SLOW[how])) for _ in range(20)]
+        slow = [asyncio.ensure_future(let_go(kvgate.admin.port, *SLOW[how])) for _ in range(20)]
         await served(kvgate)
         said = await asyncio.gather(*slow)
         assert {tuple(statuses(one)) for one in said} <= {(408,), ()}, said[0]

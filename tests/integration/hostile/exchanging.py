@@ -70,6 +70,18 @@ class Hostile:
         return await rest(reader, writer)
 
 
+async def dribble(port: int, first: bytes, again: bytes) -> bytes:
+    """Send a beginning and then a little again and again; return what the server says before it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(first)
+    answer = asyncio.ensure_future(reader.read(65536))
+    while not answer.done():
+        writer.write(again)
+        await asyncio.wait([answer], timeout=0.05)
+    writer.transport.abort()
+    return answer.result()
+
+
 async def rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     """Everything until the server closes, or resets, which it may when more came than it read."""
     got = b""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.integration.hostile.exchanging import Hostile, hostile, rest, statuses
+from tests.integration.hostile.exchanging import dribble, hostile, rest, statuses
 
 GET = b"GET /x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -12,10 +12,11 @@ POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: applicat
 
 async def test_slow_heads_and_bodies_are_let_go_and_nobody_waits_for_them() -> None:
     async with hostile(head_timeout="300ms", body_timeout="400ms") as kvgate:
-        slow = [asyncio.ensure_future(dribble(kvgate, b"GET /slow HTTP/1.1\r\nhost: x\r\n", b"f: a\r\n")) for _ in range(50)]
-        slow += [asyncio.ensure_future(dribble(kvgate, POST + b"content-length: 9999\r\n\r\n", b"x")) for _ in range(50)]
+        slow = [asyncio.ensure_future(dribble(kvgate.port, b"GET /slow HTTP/1.1\r\nhost: x\r\n", b"f: a\r\n")) for _ in range(50)]
+        slow += [asyncio.ensure_future(dribble(kvgate.port, POST + b"content-length: 9999\r\n\r\n", b"x")) for _ in range(50)]
         slow += [
-            asyncio.ensure_future(dribble(kvgate, POST + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n")) for _ in range(50)
+            asyncio.ensure_future(dribble(kvgate.port, POST + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"))
+            for _ in range(50)
         ]
         served = 0
         while not all(task.done() for task in slow):
@@ -27,18 +28,6 @@ async def test_slow_heads_and_bodies_are_let_go_and_nobody_waits_for_them() -> N
         assert kvgate.proxy.metric('kvgate_connections_refused_total{fault="head_timeout"}') == 50
         assert kvgate.proxy.metric('kvgate_connections_refused_total{fault="body_timeout"}') == 100
         assert kvgate.proxy.metric('kvgate_limit{key="limits.head_timeout"}') == 0.3
-
-
-async def dribble(kvgate: Hostile, first: bytes, again: bytes) -> bytes:
-    """Send a beginning and then a little again and again; return what the server says before it closes."""
-    reader, writer = await kvgate.connect()
-    writer.write(first)
-    answer = asyncio.ensure_future(reader.read(65536))
-    while not answer.done():
-        writer.write(again)
-        await asyncio.wait([answer], timeout=0.05)
-    writer.transport.abort()
-    return answer.result()
 
 
 @pytest.mark.parametrize(
