@@ -5,8 +5,10 @@
 
 kvgate and the replicas are processes of their own. One in a hundred requests leaves, one in a hundred is malformed, and every minute one
 replica is killed and started anew and the policy file changes. Every ten seconds memory, descriptors, threads, tasks, ledger and
-percentiles are looked at (``soak_hour_look``); the judge is ``soak_hour_verdict``. The load is a share of what the replicas do in a closed
-loop before, or ``--rate``; they are slow, so that two cores are mostly idle. The exit status is 1 when the verdict has a fault.
+percentiles are looked at (``soak_hour_look``); the judge is ``soak_hour_verdict``. A burst of more requests than the hour has open at any
+time comes first: memory keeps the most that was ever open, and a warm-up without it would leave that to chance. The load is a share of what
+the replicas do in a closed loop before, or ``--rate``; they are slow, so that two cores are mostly idle. The exit status is 1 when the
+verdict has a fault.
 
 ``--trace`` makes kvgate trace its allocations, which costs memory and time of its own: for finding a leak, not for judging one.
 """
@@ -38,6 +40,7 @@ from tests.bench.soak_hour_verdict import Soaked, faults
 REPLICAS, KV_BLOCKS, CONTEXT_TOKENS, SPEED = 4, 100, 1024, 0.2
 LOAD = 0.8
 CALIBRATION_S, CALIBRATION_CLIENTS = 20.0, 60
+BURST_CLIENTS = 500  # at once before all else, more than the load ever has open: what a burst took stays, and is no growth
 PATIENCE_S = 120.0  # of a look: a machine that measures something else may give kvgate nothing for half a minute
 TRACE_LOOKS = 30  # of them from one trace to the next
 WARM_UP = 1 / 3  # of the time: the last thousand requests a replica and ten thousand in all are remembered, and fill up
@@ -72,6 +75,7 @@ class SoakSettings:
     load: float = LOAD
     rate_per_s: float | None = None
     malformed: float = MALFORMED  # share of the requests
+    burst_clients: int = BURST_CLIENTS
     look_s: float = 10.0
     event_s: float = 60.0  # between two restarts, and two policies
     seed: int = 1
@@ -96,9 +100,10 @@ class Soaking:
         loop, soaked, known = asyncio.get_running_loop(), self.soaked, self.settings
         self.write_policy()
         url, calibration_s = self.proxy.url, min(CALIBRATION_S, known.seconds / 4)
-        measured = await requests_per_s(
-            self.upstream, url, CALIBRATION_CLIENTS, calibration_s
-        )  # memory sees a load before it is looked at
+        await requests_per_s(
+            self.upstream, url, known.burst_clients, calibration_s / 4
+        )  # memory sees its most before it is looked at
+        measured = await requests_per_s(self.upstream, url, CALIBRATION_CLIENTS, calibration_s)
         soaked.rate_per_s = known.rate_per_s or known.load * measured
         soaked.quiet_before, soaked.tasks_before = await self.quiet()
         self._start_s = loop.time()
@@ -186,7 +191,7 @@ async def soak(folder: Path, settings: SoakSettings, say: Callable[[Soaked], Non
         folder, proxies=1, replicas=REPLICAS, kv_blocks=KV_BLOCKS, context_tokens=CONTEXT_TOKENS, speed=SPEED, shared=False,
         wait_max=WAITS[0], startup=settings.startup,
     )  # fmt: skip
-    soaked, upstream = Soaked(warm_up_s=WARM_UP * settings.seconds), new_upstream()
+    soaked, upstream = Soaked(WARM_UP * settings.seconds, settings.burst_clients), new_upstream()
     async with Fleet(fleet_settings) as fleet, httpx.AsyncClient(timeout=PATIENCE_S) as client:
         try:
             await Soaking(settings, fleet, upstream, client, soaked).run(say)

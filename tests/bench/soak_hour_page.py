@@ -40,6 +40,9 @@ def report(soaked: Soaked) -> list[str]:
                 f"{name}: middle third {median(middle):.3f} (95 % of its looks below {bound:.3f}), last {median(last):.3f}"
             )
     if looks:
+        lines.append(
+            f"most open at a look: {max(one.open_requests for one in looks)}, of the burst before {soaked.burst_clients}"
+        )
         cpu = (looks[-1].process.cpu_s - looks[0].process.cpu_s) / max(1e-9, looks[-1].at_s - looks[0].at_s)
         lines.append(
             f"kvgate took {cpu:.1%} of a core; the machine's load was {median(one.machine_load for one in looks):.1f} in the middle"

@@ -36,6 +36,7 @@ class Soaked:
     """Everything seen. The two quiets are of a kvgate without load, before and after."""
 
     warm_up_s: float
+    burst_clients: int = 0  # at once, before the load
     looks: list[Look] = field(default_factory=list)
     met: Met = field(default_factory=Met)
     rate_per_s: float = 0.0

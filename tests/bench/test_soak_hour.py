@@ -116,7 +116,9 @@ def test_the_band_holds_the_true_slope_about_19_times_of_20() -> None:
 @pytest.mark.slow
 def test_twenty_seconds_of_soak_leave_nothing_behind(tmp_path: Path) -> None:
     """Memory and times are the hour's to judge; ledger, descriptors, tasks and answers are exact at once."""
-    soaked = asyncio.run(soak(tmp_path, SoakSettings(20.0, rate_per_s=8.0, malformed=0.2, look_s=1.0, event_s=8.0)))
+    soaked = asyncio.run(
+        soak(tmp_path, SoakSettings(20.0, rate_per_s=8.0, malformed=0.2, burst_clients=20, look_s=1.0, event_s=8.0))
+    )
     told = [fault for fault in faults(soaked) if not fault.startswith(("memory", "file", "tasks", "threads", "ttft", "e2e"))]
     assert told == [], "\n".join(report(soaked))
     assert soaked.restarts >= 1
