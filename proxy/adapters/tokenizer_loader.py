@@ -8,8 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import httpx
-
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.freed_memory import give_back
 from proxy.adapters.model_counters import ModelCounters
@@ -19,6 +17,7 @@ from proxy.adapters.tokenizer_files import LoadedTokenizer, TokenizerLoadError, 
 from proxy.adapters.tokenizer_pool import TokenizerPool
 from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaFacts
+from proxy.ports import Upstream
 from proxy.wire.report import names_shown
 
 NAMES_TRIED_MAX = 8  # base models come first, and adapters have none of their own
@@ -29,11 +28,9 @@ log = logging.getLogger("kvgate.tokenizer")
 class TokenizerLoader:
     """``counters`` is what requests are counted with; ``loading`` tells whether a tokenizer is on its way."""
 
-    def __init__(
-        self, policy: Policy, control: httpx.AsyncClient, clock: SystemClock, ask: Callable[[str | None], str | None]
-    ) -> None:
+    def __init__(self, policy: Policy, upstream: Upstream, clock: SystemClock, ask: Callable[[str | None], str | None]) -> None:
         self._policy = policy
-        self._control = control
+        self._upstream = upstream
         self._clock = clock
         self._ask = ask
         self._given = policy.tokenizer
@@ -86,6 +83,6 @@ class TokenizerLoader:
             source,
             backlog_max=limits.tokenizer_backlog_max,
             backlog_bytes_max=limits.tokenizer_backlog_bytes_max,
-            remote=RemoteCounter(self._control, lambda: self._ask(model), self._clock),
+            remote=RemoteCounter(self._upstream, lambda: self._ask(model), self._clock),
             ratio=RatioCounter(),
         )

@@ -99,7 +99,7 @@ async def _serve(
         addresses = _addresses(sockets)
         store = None if settings.store is None else redis_store(settings.store, policy.store)
         file = FileWatch(policy_file(settings))
-        services = build_services(policy, control, store, f"http://{addresses[2]}:{addresses[3]}", settings, lines)
+        services = build_services(policy, store, f"http://{addresses[2]}:{addresses[3]}", settings, lines)
         watch = PolicyWatch(file, services.live, services.guard)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         services.access = AdminAccess(settings.admin_token)

@@ -8,8 +8,6 @@ import socket
 import uuid
 from collections.abc import Callable
 
-import httpx
-
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.memory_store import MemoryStore
 from proxy.adapters.telemetry import PrometheusTelemetry
@@ -55,7 +53,7 @@ log = logging.getLogger("kvgate")
 
 
 def build_services(
-    policy: Policy, control: httpx.AsyncClient, store: SharedStore | None = None, admin: str = "",
+    policy: Policy, store: SharedStore | None = None, admin: str = "",
     settings: ServeSettings | None = None, lines: Callable[[Line, float], None] | None = None,
 ) -> Services:  # fmt: skip
     """Put the parts together. ``store`` is what other proxies share; ``admin`` is where they find our state; ``settings`` say over which
@@ -78,8 +76,8 @@ def build_services(
         sharing = Sharing(member, store, clock, guard, tell_gate, telemetry.store_called)
         exchange = Exchange(sharing, policy, admin, clock, guard, switches)
     dispatcher = Dispatcher(gate, clock, leases if exchange is None else exchange.sharing, guard)
-    counters = TokenizerLoader(policy, control, clock, lambda model: _replica_to_ask(services, model))
     upstream, outliers = HttpUpstream(upstream_limits(policy)), Outliers(policy.health)
+    counters = TokenizerLoader(policy, upstream, clock, lambda model: _replica_to_ask(services, model))
 
     replicas = _replica_set(
         lambda: services.policy.scrape, dispatcher, guard, clock, upstream, counters, None if exchange is None else exchange.sharing,

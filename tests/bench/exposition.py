@@ -18,8 +18,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import httpx
-
 from proxy.app.building import build_services
 from proxy.core.demand import CountSource, Demand, LengthClass, PromptPart
 from proxy.core.events import Arrive, Event, Forward, Granted, Observed, ReplicaFound, Reserve, Tick
@@ -64,14 +62,14 @@ class Cost:
     kilobytes: float
 
 
-def built(size: Size, control: httpx.AsyncClient) -> Services:
+def built(size: Size) -> Services:
     """A process in the middle of its work."""
     others = TenantPolicy(kv_share_max=0.9, requests_per_s=1e6) if size.shares else TenantPolicy()
     policy = replace(
         Policy(), tenants=Tenants(others=others),
         replicas=tuple(ReplicaPolicy(f"http://127.0.0.1:{20000 + index}", f"r{index}:8000") for index in range(size.replicas)),
     )  # fmt: skip
-    services = build_services(policy, control)
+    services = build_services(policy)
     usable = 400 * max(1, size.in_flight // size.replicas)
     for name in services.watchers:
         _told(services, ReplicaFound(ReplicaSpec(name, (MODEL,), usable, 16, 32_768, 100_000)))
@@ -139,23 +137,22 @@ def _cpu_ms(services: Services) -> list[float]:
 async def measure(size: Size, rounds: int) -> Cost:
     """Scrape the same process again and again; the gate has its Tick in between."""
     whole_ms, stall_ms, cpu_ms, part_ms, body = [], [], [], [], b""
-    async with httpx.AsyncClient() as control:
-        services = built(size, control)
-        for _ in range(rounds):
-            _told(services, Tick())
-            parts_ms = _cpu_ms(services)
-            cpu_ms.append(sum(parts_ms))
-            part_ms.append(max(parts_ms))
-            stop = asyncio.Event()
-            watching = asyncio.create_task(_turns(stop))
-            await asyncio.sleep(0)
-            began_s = time.perf_counter()
-            body = (await exposition(services.telemetry, services.clock)).body
-            whole_ms.append(1e3 * (time.perf_counter() - began_s))
-            stop.set()
-            stall_ms.append(1e3 * await watching)
-        await services.replicas.aclose()
-        await services.upstream.aclose()
+    services = built(size)
+    for _ in range(rounds):
+        _told(services, Tick())
+        parts_ms = _cpu_ms(services)
+        cpu_ms.append(sum(parts_ms))
+        part_ms.append(max(parts_ms))
+        stop = asyncio.Event()
+        watching = asyncio.create_task(_turns(stop))
+        await asyncio.sleep(0)
+        began_s = time.perf_counter()
+        body = (await exposition(services.telemetry, services.clock)).body
+        whole_ms.append(1e3 * (time.perf_counter() - began_s))
+        stop.set()
+        stall_ms.append(1e3 * await watching)
+    await services.replicas.aclose()
+    await services.upstream.aclose()
     samples = sum(not line.startswith(b"#") for line in body.splitlines())
     median = statistics.median
     return Cost(

@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import time
+from array import array
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
@@ -13,6 +14,7 @@ import pytest
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.control_http import ControlHttp
 from proxy.adapters.remote_counter import ANSWER_BYTES_MAX, RemoteCounter, RemoteCountError
+from proxy.adapters.upstream import HttpUpstream
 from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.serving.own_routes import _in_order
 from proxy.serving.pass_through import model_of_form
@@ -34,9 +36,21 @@ def completion() -> Call:
     return read_call(CallKind.COMPLETIONS, b'{"model":"mock","prompt":"hi"}')
 
 
-def counter(answer: httpx.Response) -> RemoteCounter:
-    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer))
-    return RemoteCounter(client, lambda: "http://replica:8000", SystemClock())
+async def counted_by(body: bytes, fields: bytes = b"") -> list[bytes]:
+    """What is counted where ``/tokenize`` answers this."""
+
+    async def answer(peer: Peer) -> None:
+        await peer.request()
+        peer.writer.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n" % (fields, len(body)))
+        peer.writer.write(body)
+        await peer.writer.drain()
+
+    upstream = HttpUpstream()
+    async with ScriptedUpstream.running(answer) as server:
+        try:
+            return await RemoteCounter(upstream, lambda: server.url, SystemClock(), timeout_s=60.0).count(completion())
+        finally:
+            await upstream.aclose()
 
 
 async def test_a_packed_answer_to_a_probe_is_not_unpacked() -> None:
@@ -51,20 +65,24 @@ async def test_a_packed_answer_to_a_probe_is_not_unpacked() -> None:
         await http.aclose()
 
 
+async def test_an_honest_count_is_taken() -> None:
+    assert await counted_by(b'{"tokens":[1,2,3]}') == [array("I", [1, 2, 3]).tobytes()]
+
+
 async def test_a_packed_count_is_no_count() -> None:
     packed = gzip.compress(json.dumps({"tokens": [1, 2, 3]}).encode())
     with pytest.raises(RemoteCountError, match="something else"):
-        await counter(httpx.Response(200, headers={"content-encoding": "gzip"}, content=packed)).count(completion())
+        await counted_by(packed, b"content-encoding: gzip\r\n")
 
 
 async def test_a_count_without_end_is_cut_off() -> None:
     with pytest.raises(RemoteCountError, match="more than"):
-        await counter(httpx.Response(200, content=b" " * (ANSWER_BYTES_MAX + 1))).count(completion())
+        await counted_by(b" " * (ANSWER_BYTES_MAX + 1))
 
 
 async def test_a_deep_count_is_no_count() -> None:
     with pytest.raises(RemoteCountError, match="something else"):
-        await counter(httpx.Response(200, content=b'{"x":' + b"[" * 100_000)).count(completion())
+        await counted_by(b'{"x":' + b"[" * 100_000)
 
 
 @pytest.mark.parametrize("version", ["", "0.32.0", "²", "٣.1", "9" * 5000, "a.b.c", "1..2"])

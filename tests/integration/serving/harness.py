@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -206,39 +205,38 @@ async def proxying(
             replica_urls=urls, policy_path=path, tokenizer=str(TOKENIZER_DIRECTORY) if tokenizer else None, kv_blocks=kv_blocks
         )
         chosen = effective_policy(settings)
-    async with httpx.AsyncClient(timeout=5.0) as control:
-        store = None if redis_url is None else app.redis_store(store_address(redis_url), chosen.store)
-        services = build_services(chosen, control, store, settings=settings)
-        records: list[RequestRecord] = []
-        _keep_records(services, records)
-        services.replicas.start()
-        watching = [
-            asyncio.create_task(services.switches.run()),
-            asyncio.create_task(services.history.run()),
-            asyncio.create_task(services.ring.run()),
-        ]
-        if services.exchange is not None:
-            watching += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
-        if probed:
-            for watcher in services.watchers.values():
-                await asyncio.wait_for(watcher.found.wait(), 10)
-        await until(lambda: not services.loading(), "the tokenizers")
-        endpoints = Endpoints(services)
-        try:
-            async with asgi_server(endpoints, ours=True) as port:
-                yield RunningProxy(services, endpoints, Wire(port), records)
-        finally:
-            died = [task for task in (*watching, *services.replicas.tasks) if task.done()]
-            for task in watching:
-                task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
-            if services.exchange is not None and store is not None:
-                await services.exchange.sharing.leave()
-                await store.aclose()
-            services.dispatcher.close()
-            await services.counter.aclose()
-            await services.replicas.aclose()
-            await services.upstream.aclose()
+    store = None if redis_url is None else app.redis_store(store_address(redis_url), chosen.store)
+    services = build_services(chosen, store, settings=settings)
+    records: list[RequestRecord] = []
+    _keep_records(services, records)
+    services.replicas.start()
+    watching = [
+        asyncio.create_task(services.switches.run()),
+        asyncio.create_task(services.history.run()),
+        asyncio.create_task(services.ring.run()),
+    ]
+    if services.exchange is not None:
+        watching += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
+    if probed:
+        for watcher in services.watchers.values():
+            await asyncio.wait_for(watcher.found.wait(), 10)
+    await until(lambda: not services.loading(), "the tokenizers")
+    endpoints = Endpoints(services)
+    try:
+        async with asgi_server(endpoints, ours=True) as port:
+            yield RunningProxy(services, endpoints, Wire(port), records)
+    finally:
+        died = [task for task in (*watching, *services.replicas.tasks) if task.done()]
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+        if services.exchange is not None and store is not None:
+            await services.exchange.sharing.leave()
+            await store.aclose()
+        services.dispatcher.close()
+        await services.counter.aclose()
+        await services.replicas.aclose()
+        await services.upstream.aclose()
     assert not died, f"a watcher died: {died}"
 
 

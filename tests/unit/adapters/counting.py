@@ -9,7 +9,7 @@ import httpx
 from proxy.adapters.remote_counter import RemoteCounter
 from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.adapters.tokenizer_pool import TokenizerPool
-from proxy.ports import PromptCount
+from proxy.ports import Headers, PromptCount, UpstreamError
 from proxy.wire.call import Call, CallKind
 from proxy.wire.read_call import read_call
 
@@ -47,11 +47,54 @@ def length(source: LoadedTokenizer, text: str) -> int:
     return len(source.encode(text, add_special_tokens=False)) // 4
 
 
+class Told:
+    """An answer that has come whole."""
+
+    at_end = False
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.status = answer.status_code
+        self.headers = [(name.lower(), value) for name, value in answer.headers.raw]
+        self._parts = [answer.content, b""]
+
+    async def read(self) -> bytes:
+        return self._parts.pop(0)
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Scripted:
+    """An upstream whose answers a function gives; what it raises of httpx is a replica that could not be spoken to."""
+
+    buffered_bytes = 0
+
+    def __init__(self, handler: Callable[[httpx.Request], httpx.Response]) -> None:
+        self._handler = handler
+
+    async def open(
+        self, base_url: str, method: bytes, target: bytes, headers: Headers, body: bytes, *, once: bool = False
+    ) -> Told:
+        del once
+        try:
+            url = base_url.rstrip("/") + target.decode()
+            return Told(self._handler(httpx.Request(method.decode(), url, headers=list(headers), content=body)))
+        except httpx.HTTPError as error:
+            raise UpstreamError("timeout", str(error)) from error
+
+    def forget(self, base_url: str) -> None:
+        """Nothing is held."""
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
 def replica(handler: Callable[[httpx.Request], httpx.Response], **options: Any) -> RemoteCounter:
-    client = httpx.AsyncClient(transport=httpx.MockTransport(handler))
-    return RemoteCounter(
-        client, options.pop("base_url", lambda: "http://replica/"), options.pop("clock", StillClock()), **options
-    )
+    url, clock = options.pop("base_url", lambda: "http://replica/"), options.pop("clock", StillClock())
+    return RemoteCounter(Scripted(handler), url, clock, **options)
 
 
 def answering(tokens: int) -> tuple[RemoteCounter, list[dict[str, Any]]]:

@@ -8,7 +8,6 @@ from ipaddress import ip_network
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import httpx
 import pytest
 
 from proxy.app import building
@@ -64,20 +63,19 @@ async def build(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Build]:
     monkeypatch.setattr(building, "replica_parts", parts)
     monkeypatch.setattr(building, "SystemClock", lambda: clock)
     monkeypatch.setattr(building, "proxy_name", lambda: "proxy")
-    async with httpx.AsyncClient() as control:
 
-        def make(policy: Policy) -> Services:
-            services = building.build_services(policy, control, LocalStore(clock, 3.0), settings=ServeSettings())
-            services.dispatcher.feed(ReplicaFound(spec("a")))
-            built.append(services)
-            return services
+    def make(policy: Policy) -> Services:
+        services = building.build_services(policy, LocalStore(clock, 3.0), settings=ServeSettings())
+        services.dispatcher.feed(ReplicaFound(spec("a")))
+        built.append(services)
+        return services
 
-        yield make
-        for services in built:
-            await services.replicas.aclose()
-            await services.counter.aclose()
-            await services.upstream.aclose()
-            services.dispatcher.close()
+    yield make
+    for services in built:
+        await services.replicas.aclose()
+        await services.counter.aclose()
+        await services.upstream.aclose()
+        services.dispatcher.close()
 
 
 def pieces(root: object) -> dict[str, object]:
