@@ -114,17 +114,17 @@ class Exchange(Patient):
             await self._changed()
         return self._taken()
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        """Hand body bytes to ``take`` as they arrive, until it has no room for more or none will come."""
-        if self._chunks and not take(self._taken()):
-            return
-        self._take = take
-        try:
-            while self._take is not None and not self._ended and self._error is None:
-                self._waiter = self._loop.create_future()
-                await self._waiter  # not by ``_changed``: its frame would lie here as long as the stream flows
-        finally:
-            self._take = self._waiter = None
+    def pour(self, take: Callable[[bytes], bool]) -> asyncio.Future[None]:
+        """Hand body bytes to ``take`` as they arrive; done when it has no room for more or none will come, or for nothing.
+
+        Who does not wait for it to its end closes the response. (A coroutine's frame would lie here as long as the stream flows.)
+        """
+        poured = self._loop.create_future()
+        if (self._chunks and not take(self._taken())) or self._ended or self._error is not None:
+            poured.set_result(None)
+        else:
+            self._take, self._waiter = take, poured
+        return poured
 
     def _taken(self) -> bytes:
         chunks = self._chunks
@@ -159,6 +159,7 @@ class Exchange(Patient):
 
     def wake(self) -> None:
         """Something changed: let the waiting coroutine look."""
+        self._take = None
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -182,10 +183,8 @@ class Exchange(Patient):
         if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
             self._fail("protocol", f"response head above {HEAD_BYTES_MAX} bytes")
         take = self._take
-        if take is not None and self._chunks:
-            if take(self._taken()) and not self._ended and self._error is None:
-                return
-            self._take = None
+        if take is not None and (not self._chunks or take(self._taken())) and not self._ended and self._error is None:
+            return
         if self._ended or self._error is not None:
             self._parser = None
         elif self._buffered > BUFFER_BYTES_UNCOUNTED and self._connection is not None:

@@ -148,9 +148,9 @@ class UpstreamResponse(Protocol):
         """Body bytes available now, waiting for some; b"" at the end. Raises UpstreamError when the replica fails."""
         ...
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        """Hand body bytes to ``take`` in the callback that brings them. Returns once it says that it has no room for more, or the body
-        ends or fails, which the next ``read`` tells."""
+    def pour(self, take: Callable[[bytes], bool]) -> Awaitable[None]:
+        """Hand body bytes to ``take`` in the callback that brings them. Awaited until it says that it has no room for more, or the body
+        ends or fails, which the next ``read`` tells; or for no reason. Who gives up waiting closes the response."""
         ...
 
     def close(self) -> None:

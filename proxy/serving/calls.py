@@ -4,13 +4,13 @@ Down once, up once. The one guarded place (``serving.guard``) stands between: a 
 under the static cap. What the engine itself must judge (a body we cannot read) is forwarded without a place: it holds no KV.
 """
 
-import asyncio
-from contextlib import suppress
 from dataclasses import replace
 
 from proxy.core.demand import Demand
 from proxy.core.outcome import Mode, Outcome, Refusal
 from proxy.ports import PromptTooLongError, Receive, Send
+from proxy.serving.call_ends import EXPECTED as EXPECTED_AT_ENDS
+from proxy.serving.call_ends import CallEnds, Flowing
 from proxy.serving.course import Course
 from proxy.serving.dispatcher import Admission, Bracket, ClientGoneError, ShedError
 from proxy.serving.fallbacks import Fallbacks
@@ -20,7 +20,7 @@ from proxy.serving.intake import Intake, count, demand_of, sized
 from proxy.serving.outgoing import answer_headers, relay_request
 from proxy.serving.queued_stream import kept_alive
 from proxy.serving.ranks import server_of
-from proxy.serving.relay import relay
+from proxy.serving.relay import Relay
 from proxy.serving.relay_result import NO_HOOKS, RelayEnd, RelayHooks, RelayResult
 from proxy.serving.response_routes import ResponseRoutes
 from proxy.serving.services import Services, send_answer
@@ -28,7 +28,7 @@ from proxy.wire.answer_forms import form_of
 from proxy.wire.answers import context_overflow, model_not_found
 
 NOBODY_ELSE = frozenset({Outcome.UPSTREAM_FAILED, Outcome.NO_REPLICA})  # why a reroute finds no place
-EXPECTED = (PromptTooLongError, ShedError, ClientGoneError, InternalFaultError)
+EXPECTED = (PromptTooLongError, *EXPECTED_AT_ENDS)
 
 
 class Calls:
@@ -37,12 +37,12 @@ class Calls:
     def __init__(self, services: Services, responses: ResponseRoutes) -> None:
         self._services = services
         self._responses = responses
-        self._background: set[asyncio.Task[None]] = set()
         self._fingerprints = Fingerprints(services.dispatcher)
+        self._ends = CallEnds(services, responses, self._fingerprints)
         self._fallbacks = Fallbacks(services, self._admitted)
 
-    async def serve(self, intake: Intake, receive: Receive, send: Send) -> None:
-        """Answer a call and account for it."""
+    async def serve(self, intake: Intake, receive: Receive, send: Send) -> Flowing | None:
+        """Answer a call and account for it, or begin to: the rest is then to be run by the caller."""
         services = self._services
         course = Course(intake)
         trial = services.guard.tripped
@@ -53,7 +53,7 @@ class Calls:
             await self._find_history(course)
             if services.dispatcher.gate.mode is Mode.OFF or services.guard.bypassed():
                 await self._static(course, receive, send)
-                return
+                return None
             try:
                 await self._fallbacks.admitted_somewhere(course, receive, send)
                 if trial:
@@ -66,11 +66,9 @@ class Calls:
         except ClientGoneError as gone:
             course.considered, course.outcome = gone.considered, Outcome.CANCELLED
         finally:
-            services.decisions.left(course)
-            services.uncounted.ended(course.counted)
-            services.finished(record := course.record(services.clock.now_s()))
-            if course.trace is not None:
-                course.trace.ended(record)
+            if course.flowing is None:
+                self._ends.over(course)
+        return course.flowing
 
     # ---- the ordinary way
 
@@ -104,27 +102,20 @@ class Calls:
             return
         async with kept_alive(services, course, demand, send, form_of(intake.route)) as line:
             await self._in_place(course, demand, receive, line)
+            if course.flowing is not None:
+                await course.flowing.until_left()
 
     async def _in_place(self, course: Course, demand: Demand, receive: Receive, send: Send) -> None:
-        """Wait for a place and relay within it."""
+        """Wait for a place and relay within it, up to where the answer flows."""
         guard = self._services.guard
         place = self._services.dispatcher.admitted(demand, receive, streaming=course.intake.call.stream)
         # Entered by hand, so that a fault of the gate is told from a fault of the relay inside the bracket.
         admission = course.admission = await guard.run(Part.GATE, place.__aenter__(), EXPECTED)
         try:
-            await self._relay(course, admission, receive, send)
+            await self._relay(course, admission, place, receive, send)
         finally:
-            course.conclude()
-            self._keep_response(course)
-            if course.goes_on:
-                self._go_on(course, admission, place)
-            else:
-                self._account(course, admission)
-                await self._leave(place)
-
-    async def _leave(self, place: Bracket) -> None:
-        with suppress(InternalFaultError):  # the answer is out; the fault was noted
-            await self._services.guard.run(Part.GATE, place.__aexit__(None, None, None), EXPECTED)
+            if course.flowing is None:
+                await self._ends.left(course, admission, place)
 
     async def _find_history(self, course: Course) -> None:
         """Of a call that continues a stored response: where that is kept, and a bound of its length."""
@@ -135,36 +126,6 @@ class Calls:
         if home is not None and home.replica in self._services.watchers:
             course.home = home.replica
             course.intake = replace(intake, call=replace(intake.call, history_tokens=home.tokens))
-
-    def _keep_response(self, course: Course) -> None:
-        """Remember where a response that may be asked for lives."""
-        result = course.result
-        if result is None or result.status != 200 or result.answer_id is None or course.replica is None:
-            return
-        self._responses.remember(result.answer_id, server_of(course.replica), result.usage)
-
-    def _go_on(self, course: Course, admission: Admission, place: Bracket) -> None:
-        """The answer is out, and the engine works on: its place is held until the end is seen."""
-        task = asyncio.get_running_loop().create_task(self._until_finished(course, admission, place))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _until_finished(self, course: Course, admission: Admission, place: Bracket) -> None:
-        assert course.result is not None
-        assert course.result.answer_id is not None
-        assert course.replica is not None
-        server, response_id = server_of(course.replica), course.result.answer_id
-        try:
-            end = await self._responses.finished(response_id, server, course.intake.headers)
-            usage = end.as_usage() if end is not None else None
-            if usage is None:  # failed, cancelled, or never seen to end: nothing to learn from
-                admission.finish(Outcome.COMPLETED, None, natural=False)
-                return
-            course.result = replace(course.result, usage=usage, finish_reasons=usage.finish_reasons)
-            self._keep_response(course)
-            self._account(course, admission)
-        finally:
-            await self._leave(place)
 
     async def _no_book(self, course: Course, receive: Receive, send: Send) -> None:
         """No replica is known to serve the model."""
@@ -177,7 +138,7 @@ class Calls:
             return
         raise ShedError(model_not_found(intake.model))
 
-    async def _relay(self, course: Course, admission: Admission, receive: Receive, send: Send) -> None:
+    async def _relay(self, course: Course, admission: Admission, place: Bracket, receive: Receive, send: Send) -> None:
         """Relay to the granted replica, and to others while nothing was sent to the client."""
         services, intake = self._services, course.intake
         unasked = intake.call.stream and not intake.call.usage_wanted
@@ -190,10 +151,11 @@ class Calls:
             refuse, watched = services.attempts.refused(tried, replica, others=others), services.attempts.hooked(tried, hooks)
             fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
             result = await self._send_to(course, replica, watched, receive, send, fingerprint=fingerprint, refuse=refuse)
-            course.result = result
-            self._fingerprints.learn(replica, intake.call.kind, result)
+            if isinstance(result, Relay):
+                course.flowing = Flowing(self._ends, course, admission, place, result, tried)
+                return
             others = result.ended is RelayEnd.REFUSED or admission.may_go_on
-            if not services.attempts.again(replica, result, tried, others=others):
+            if not self._ends.answered(course, result, tried, others=others):
                 break
             try:
                 await services.guard.run(Part.GATE, admission.reroute(), EXPECTED)
@@ -218,15 +180,18 @@ class Calls:
     async def _send_to(
         self, course: Course, replica: str, hooks: RelayHooks, receive: Receive, send: Send, *,
         fingerprint: str | None = None, refuse: frozenset[int] = frozenset(),
-    ) -> RelayResult:  # fmt: skip
-        """Relay once. A ``fingerprint`` (the engine's, "" for none) asks the stream for usage and takes it out again."""
+    ) -> RelayResult | Relay:  # fmt: skip
+        """Relay once, up to where the answer flows: of one that does, what is to relay the rest.
+
+        A ``fingerprint`` (the engine's, "" for none) asks the stream for usage and takes it out again.
+        """
         services, asks = self._services, fingerprint is not None
         request = relay_request(services, course, replica, asks_usage=asks)
-        return await relay(
-            receive, send, services.upstream, request, clock=services.clock, hooks=hooks, strip_usage=asks,
-            fingerprint=fingerprint or "", refuse_statuses=refuse, form=form_of(course.intake.route),
-            extra_headers=answer_headers(services, course),
+        relay = Relay(
+            receive, send, services.clock, hooks, strip_usage=asks, fingerprint=fingerprint or "",
+            form=form_of(course.intake.route), extra_headers=answer_headers(services, course),
         )  # fmt: skip
+        return await relay.begin(services.upstream, request, refuse) or relay
 
     # ---- without a place
 
@@ -254,7 +219,8 @@ class Calls:
                 others = len(asked) <= services.policy.relay.reroutes_max and bool(load())
                 refuse, hooks = attempts.refused(tried, place.replica, others=others), attempts.hooked(tried, NO_HOOKS)
                 with services.outstanding.sent(place.replica):
-                    course.result = result = await self._send_to(course, place.replica, hooks, receive, send, refuse=refuse)
+                    sent = await self._send_to(course, place.replica, hooks, receive, send, refuse=refuse)
+                    course.result = result = await sent.rest() if isinstance(sent, Relay) else sent
                     again = attempts.again(place.replica, result, tried, others=others)
                     course.tried += [(place.replica, result.failure or "")] if again else []
         await self._show(course, result, send, others=others)
@@ -283,14 +249,3 @@ class Calls:
         reply = services.refused(refusal, shape, retry_budget=services.attempts.left, waited_s=waited_s, replica=course.replica)
         course.status = reply.status
         await send_answer(send, reply)
-
-    def _account(self, course: Course, admission: Admission) -> None:
-        """Tell the gate how the request ended, and the counter what the engine counted."""
-        result, services = course.result, self._services
-        if result is None:
-            return
-        admission.finish(course.outcome, course.output_tokens, natural=course.natural)
-        usage, counted = result.usage, course.counted
-        if course.answered and usage is not None and counted is not None:
-            prompt_tokens = usage.prompt_tokens
-            services.guard.run_now(Part.LEARNING, lambda: services.counter.learn(course.intake.call, counted, prompt_tokens))

@@ -95,8 +95,10 @@ class ClientWatch:
     """Cancels the task inside ``with`` when the client leaves, and swallows that one cancellation: ``gone`` tells.
 
     ``link`` tells of it by a call; without one a task waits for ASGI's message. Built like asyncio.timeout: a cancellation from outside
-    is told apart by the task's count and passes through.
+    is told apart by the task's count and passes through. It may be entered again when it was left.
     """
+
+    __slots__ = ("_cancelling", "_link", "_receive", "_task", "_watcher", "gone")
 
     def __init__(self, receive: Receive, link: ClientLink | None = None) -> None:
         self.gone = False

@@ -14,6 +14,7 @@ from proxy.serving.intake import Intake, client_retry_of
 from proxy.serving.relay_result import RelayEnd, RelayResult
 
 if TYPE_CHECKING:
+    from proxy.serving.call_ends import Flowing
     from proxy.serving.queued_stream import QueuedStream
 
 HELD_ENDS = frozenset(
@@ -44,6 +45,7 @@ class Course:
     trace: Trace | None = None  # where tracing is on
     tried: list[tuple[str, str]] = field(default_factory=list)  # replicas that failed it before another was tried, and how
     home: str | None = None  # the replica that keeps the conversation it continues
+    flowing: "Flowing | None" = None  # once its answer has begun
 
     @property
     def request_id(self) -> str:

@@ -10,6 +10,7 @@ Raw ASGI, because the route of a request decides what a proxy costs (design §8)
 
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import Headers, Receive, Send
+from proxy.serving.call_ends import Flowing
 from proxy.serving.calls import Calls
 from proxy.serving.client import NamedSend, link_in
 from proxy.serving.control_routes import ControlRoutes
@@ -73,13 +74,16 @@ class Endpoints:
                 if kind is RouteKind.CLOSED:
                     await self._control.serve(renamed(scope, request_id), receive, named_send)
                 else:
-                    await self._forwarded(scope, receive, named_send, given=given)
+                    flowing = await self._forwarded(scope, receive, named_send, given=given)
+                    if flowing is not None:
+                        del scope, receive, send, headers, named_send  # they would lie here as long as the stream flows
+                        await flowing.run()
             except BodyCutOffError:
                 return
             except BodyTooLargeError:
                 await send_answer(named_send, self._refused_unread(self._too_large(), path))
 
-    async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> None:
+    async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> Flowing | None:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])
         arrived_s = services.clock.now_s()
         body = await read_body(receive, services.policy.limits.body_bytes_max, announced_bytes(scope))
@@ -92,13 +96,13 @@ class Endpoints:
             intake = None if route is None else await self._intake(CALL_ROUTES[route], scope, route, body, arrived_s)
             if intake is not None:
                 del body  # the intake has it, and lets go of it once it is sent
-                await self._calls.serve(intake, receive, send)
-                return
+                return await self._calls.serve(intake, receive, send)
             response_id = response_id_of(method, path)
             if response_id is not None:
                 await self._responses.serve(response_id, scope, body, receive, send)
-                return
+                return None
             await self._pass_through.serve(scope, method, body, receive, send)
+            return None
         finally:
             services.body_bytes_held -= held_bytes
 

@@ -28,18 +28,29 @@ from proxy.wire.answers import Answer
 from proxy.wire.sse import StreamObserver, UsageStripper
 
 
-class _Relay:
-    """State of one relay."""
+class Relay:
+    """One request and its answer: ``begin``, and ``rest`` where that leaves something. See ``relay`` for what it is made of.
+
+    Two steps, so that whoever waits for the rest of a stream can first let go of all that it took to begin it.
+    """
+
+    __slots__ = (
+        "_body", "_bytes_sent", "_clock", "_error", "_extra_headers", "_first_byte_s", "_first_token_s", "_form", "_hooks", "_is_stream",
+        "_kept", "_last_byte_s", "_last_sent", "_response", "_send", "_sent_s", "_started", "_status", "_stream", "_strip", "_stripper",
+        "_unsent", "_watch", "_write_now",
+    )  # fmt: skip
 
     def __init__(
-        self, send: Send, clock: Clock, hooks: RelayHooks, *, stripper: UsageStripper | None, extra_headers: Headers, form: AnswerForm
+        self, receive: Receive, send: Send, clock: Clock, hooks: RelayHooks = NO_HOOKS, *,
+        strip_usage: bool = False, fingerprint: str = "", extra_headers: Headers | None = None, form: AnswerForm = OPENAI,
     ) -> None:  # fmt: skip
         self._send = send
+        self._watch = ClientWatch(receive, link_of(send))
         self._clock = clock
         self._sent_s = clock.now_s()
         self._hooks = hooks
-        self._strip = stripper
-        self._extra_headers = extra_headers
+        self._strip = UsageStripper(fingerprint) if strip_usage else None
+        self._extra_headers = extra_headers or []
         self._form = form
         self._status: int | None = None
         self._started = self._is_stream = False
@@ -50,15 +61,25 @@ class _Relay:
         self._body: BodyTail | None = None
         self._stripper: UsageStripper | None = None
         self._last_sent = self._unsent = b""  # ``_unsent``: looked at, and waiting for room
+        self._response: UpstreamResponse | None = None  # of which more is to be copied
         self._write_now: Callable[[bytes], bool] | None = None
         self._first_byte_s: float | None = None
         self._first_token_s: float | None = None
         self._last_byte_s: float | None = None
 
-    async def run(
-        self, upstream: Upstream, request: RelayRequest, watch: ClientWatch, refuse_statuses: frozenset[int]
-    ) -> RelayEnd:
-        """Open, copy, close."""
+    async def begin(
+        self, upstream: Upstream, request: RelayRequest, refuse_statuses: frozenset[int] = frozenset()
+    ) -> RelayResult | None:  # fmt: skip
+        """Open, and send the head with the first piece; None: ``rest`` has to copy the rest."""
+        ended: RelayEnd | None = RelayEnd.CLIENT_GONE
+        with self._watch:
+            try:
+                ended = await self._begin(upstream, request, refuse_statuses)
+            except OSError:  # what ASGI servers of spec 2.4 raise from send once the client has left
+                ended = RelayEnd.CLIENT_GONE
+        return None if ended is None else self._result(ended)
+
+    async def _begin(self, upstream: Upstream, request: RelayRequest, refuse_statuses: frozenset[int]) -> RelayEnd | None:
         once = not request.repeatable
         try:
             response = await upstream.open(
@@ -80,21 +101,47 @@ class _Relay:
             headers = self._head_of(response, request.base_url.encode())
             request.body = b""  # it is sent to nobody else any more, and a stream may last
             if first is not None and response.at_end:
-                await self._send_whole(response, headers, first, watch)
+                await self._send_whole(response, headers, first)
                 return RelayEnd.COMPLETED
-            try:
-                await self._copy(response, headers, first)
-            except UpstreamError as exc:
-                self._error = exc
-                await self._end_cut_off(watch)
-                return RelayEnd.FAILED_MIDSTREAM
+            data = self._look(first) if first else b""
+            await send_first(self._send, response.status, headers, data, whole=False)
+            self._response = response
+            return None
         finally:
-            response.close()
-        watch.disarm()
-        tail = self._stripper.flush() if self._stripper is not None else b""
-        await self._send({"type": "http.response.body", "body": tail, "more_body": False})
-        self._bytes_sent += len(tail)
-        return RelayEnd.COMPLETED
+            if self._response is None:
+                response.close()
+
+    async def rest(self) -> RelayResult:
+        """Copy the rest, and close. The pieces of a stream are passed on in the callback that brings them, while the client takes them."""
+        response, ended = self._response, RelayEnd.CLIENT_GONE
+        assert response is not None
+        response.headers, self._extra_headers = [], []  # they would lie here as long as the stream lasts
+        self._write_now = after_head_now(self._send) if self._is_stream else None
+        with self._watch:
+            try:
+                try:
+                    while True:
+                        if self._write_now is not None:
+                            await response.pour(self._pass_now)
+                        data, self._unsent = self._unsent, b""
+                        if not data:
+                            data = await response.read()
+                            if not data:
+                                break
+                            data = self._look(data)
+                        if data:  # the stripper may have taken all of it
+                            await after_head(self._send)({"type": "http.response.body", "body": data, "more_body": True})
+                except UpstreamError as exc:
+                    self._error = exc
+                finally:
+                    response.close()
+                if self._error is None or self._is_stream:  # any other answer is left unfinished
+                    self._watch.disarm()
+                    await self._end()
+                ended = RelayEnd.COMPLETED if self._error is None else RelayEnd.FAILED_MIDSTREAM
+            except OSError:
+                pass
+        return self._result(ended)
 
     def _head_of(self, response: UpstreamResponse, base_url: bytes) -> Headers:
         """See what the answer is; returns the fields that the client gets."""
@@ -119,35 +166,15 @@ class _Relay:
         self._started = True
         return headers
 
-    async def _send_whole(self, response: UpstreamResponse, headers: Headers, body: bytes, watch: ClientWatch) -> None:
+    async def _send_whole(self, response: UpstreamResponse, headers: Headers, body: bytes) -> None:
         """Send an answer of which everything is here."""
         data = self._look(body) if body else b""
         if self._stripper is not None:
             tail = self._stripper.flush()
             data, self._bytes_sent = data + tail, self._bytes_sent + len(tail)
         response.close()
-        watch.disarm()
+        self._watch.disarm()
         await send_first(self._send, response.status, headers, data, whole=True)
-
-    async def _copy(self, response: UpstreamResponse, headers: Headers, first: bytes | None) -> None:
-        """The pieces of a stream are passed on in the callback that brings them, as long as the client takes them."""
-        data = self._look(first) if first else b""
-        await send_first(self._send, response.status, headers, data, whole=False)
-        read, send = response.read, after_head(self._send)
-        self._write_now = after_head_now(self._send) if self._is_stream else None
-        while True:
-            while self._write_now is not None:
-                await response.pour(self._pass_now)
-                if not self._unsent:
-                    break
-                data, self._unsent = self._unsent, b""
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            data = await read()
-            if not data:
-                return
-            data = self._look(data)
-            if data:  # the stripper may have taken all of it
-                await send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _look(self, data: bytes) -> bytes:
         """Look at a read and note what it tells; returns what the client gets of it."""
@@ -187,18 +214,16 @@ class _Relay:
         if self._hooks.on_first_byte is not None:
             self._hooks.on_first_byte()
 
-    async def _end_cut_off(self, watch: ClientWatch) -> None:
-        """Tell the client of an event stream that it is cut off; leave any other response unfinished."""
-        if not self._is_stream:
-            return
+    async def _end(self) -> None:
+        """Send the end, and where the stream is cut off tell the client."""
         tail = self._stripper.flush() if self._stripper is not None else b""
-        whole = (self._last_sent + tail).endswith((b"\n\n", b"\r\n\r\n")) or not self._bytes_sent + len(tail)
-        tail += (b"" if whole else b"\n\n") + self._form.cut_off(self._last_sent)  # half an event must not run into ours
-        watch.disarm()
+        if self._error is not None:
+            whole = (self._last_sent + tail).endswith((b"\n\n", b"\r\n\r\n")) or not self._bytes_sent + len(tail)
+            tail += (b"" if whole else b"\n\n") + self._form.cut_off(self._last_sent)  # half an event must not run into ours
         await self._send({"type": "http.response.body", "body": tail, "more_body": False})
         self._bytes_sent += len(tail)
 
-    def result(self, ended: RelayEnd) -> RelayResult:
+    def _result(self, ended: RelayEnd) -> RelayResult:
         """The state as a value."""
         stream = self._stream
         usage, kept = (stream.usage, None) if stream is not None else (None, None)
@@ -253,12 +278,8 @@ async def relay(
     it is. ``extra_headers`` are added to the response head. ``form`` says how answers of this route are read, and how a cut-off stream
     ends. A cancellation from outside passes through, with upstream closed.
     """
-    stripper = UsageStripper(fingerprint) if strip_usage else None
-    state = _Relay(send, clock, hooks, stripper=stripper, extra_headers=extra_headers or [], form=form)
-    ended = RelayEnd.CLIENT_GONE
-    with ClientWatch(receive, link_of(send)) as watch:
-        try:
-            ended = await state.run(upstream, request, watch, refuse_statuses)
-        except OSError:  # what ASGI servers of spec 2.4 raise from send once the client has left
-            ended = RelayEnd.CLIENT_GONE
-    return state.result(ended)
+    one = Relay(
+        receive, send, clock, hooks, strip_usage=strip_usage, fingerprint=fingerprint, extra_headers=extra_headers, form=form
+    )  # fmt: skip
+    result = await one.begin(upstream, request, refuse_statuses)
+    return result if result is not None else await one.rest()

@@ -75,7 +75,7 @@ async def test_who_stops_waiting_is_handed_nothing_more() -> None:
             taken.set()
             return True
 
-        task = asyncio.create_task(response.pour(take))
+        task = asyncio.ensure_future(response.pour(take))
         await taken.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
