@@ -7,6 +7,7 @@ piece of its body, and a short answer is one write.
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -19,7 +20,7 @@ _NO_BODY = frozenset({204, 304})
 class ClientLink:
     """Of one connection. ``cycle`` is the request that is being answered on it."""
 
-    __slots__ = ("_flow", "_leave", "_loop", "_transport", "cycle")
+    __slots__ = ("_flow", "_leave", "_loop", "_transport", "cycle", "forget_parser")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, flow: FlowControl) -> None:
         self.cycle: RequestResponseCycle | None = None
@@ -27,6 +28,7 @@ class ClientLink:
         self._transport = transport
         self._flow = flow
         self._leave: Callable[[], None] | None = None
+        self.forget_parser: Callable[[], None] | None = None
 
     def write_now(self, piece: bytes) -> bool:
         """Write a piece of a body of unknown length whose head is out; False: nothing was written, and ``send`` is the way."""
@@ -87,6 +89,18 @@ class ClientLink:
             cycle.on_response()
         return True
 
+    def forget_request(self) -> None:
+        """Let go of the request that is being answered, where a part of its answer is out."""
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started:
+            scope: Any = cycle.scope
+            method = scope["method"]  # uvicorn's ``send`` asks for it
+            scope["headers"].clear()  # the protocol has the list too
+            scope.clear()
+            scope["method"] = method
+            if self.forget_parser is not None:
+                self.forget_parser()
+
     def on_leave(self, call: Callable[[], None]) -> None:
         """Call it once when the client leaves, soon where it has already. The request's body was read."""
         self._leave = call
@@ -101,6 +115,7 @@ class ClientLink:
 
     def lost(self) -> None:
         """The connection is gone."""
+        self.forget_parser = None  # it leads back to this object
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()

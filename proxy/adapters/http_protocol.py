@@ -95,6 +95,7 @@ class BoundedHttpProtocol(LeanHttpProtocol):
         """A connection that says nothing is an idle one from the start."""
         super().connection_made(transport)
         self._link = ClientLink(self.loop, self.transport, self.flow)
+        self._link.forget_parser = self.forget_parser
         self._wait_for_a_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,7 +114,7 @@ class BoundedHttpProtocol(LeanHttpProtocol):
         rest = data
         while True:
             try:
-                self.parser.feed_data(rest)
+                self._parse(rest)
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
@@ -220,8 +221,7 @@ class BoundedHttpProtocol(LeanHttpProtocol):
         announced = self._announced() if self._phase is _BODY else []
         if not announced:
             return
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._take_parser()
         self._silent = True
         self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(b"%b: %b\r\n" % field for field in announced) + b"\r\n")
         self._silent = False

@@ -1,27 +1,30 @@
 """uvicorn's HTTP/1.1 protocol at less of a price: what it keeps for each connection and request, and its timer for idle connections.
 
 Its events and queues hold a deque of 600 bytes each, and setting and taking back a timer for each request costs more than parsing it.
-The timer stays where it is: when it ends, it looks since when the connection has been idle.
+The timer is one that connections share, and a connection stays in its place there: when that is due, it looks since when it has been idle.
 """
 
 import asyncio
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proxy.adapters.flow import Flag, Flow, Line
+from proxy.adapters.upstream_bounds import Timed, Wheel
 
 
 class LeanHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
     # Slots, here and below: with more than thirty names in its dictionary an instance would not share their keys with others.
-    __slots__ = ("_idle_since_s",)
+    __slots__ = ("_idle_since_s", "_watched")
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.pipeline = Line()  # type: ignore[assignment]
         self._idle_since_s = 0.0
+        self._watched: set[Timed] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport's side."""
@@ -46,22 +49,44 @@ class LeanHttpProtocol(HttpToolsProtocol):
         else:
             self._wait_for_a_request()
 
+    def forget_parser(self) -> None:
+        """Between requests it has nothing to remember, and a kilobyte to forget: what comes next finds another."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.more_body and cycle.scope is self.scope:  # else the next head has begun
+            self.parser = None  # type: ignore[assignment]
+
+    def _parse(self, data: bytes) -> None:
+        parser: httptools.HttpRequestParser | None = self.parser
+        if parser is None:
+            parser = self._take_parser()
+        parser.feed_data(data)
+
+    def _take_parser(self) -> httptools.HttpRequestParser:
+        parser = self.parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        return parser
+
     def _is_idle(self) -> bool:
         """Whether nothing is asked."""
         return self.cycle is None or self.cycle.response_complete
 
     def _wait_for_a_request(self) -> None:
         self._idle_since_s = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        if self._watched is None:
+            self._watched = Wheel.of(self.loop).add(self, self._idle_since_s + self.timeout_keep_alive)
 
-    def timeout_keep_alive_handler(self) -> None:
+    def look(self) -> None:
         """Close a connection that has been idle for so long; one that is busy waits anew when it is not."""
-        self.timeout_keep_alive_task = None
+        self._watched = None
         if not self._is_idle():
             return
         due_s = self._idle_since_s + self.timeout_keep_alive
         if due_s > self.loop.time():
-            self.timeout_keep_alive_task = self.loop.call_at(due_s, self.timeout_keep_alive_handler)
+            self._watched = Wheel.of(self.loop).add(self, due_s)
         else:
-            super().timeout_keep_alive_handler()
+            self.timeout_keep_alive_handler()
+
+    def _unset_keepalive_if_required(self) -> None:
+        if self._watched is not None:
+            self._watched.discard(self)
+            self._watched = None

@@ -51,7 +51,7 @@ class _OriginPool:
         self._tls = tls
         self._on_end = on_end  # told when the last connection of one that takes no more is closed
         self._loop = asyncio.get_running_loop()
-        self._wheel = Wheel(self._loop)
+        self._wheel = Wheel.of(self._loop)
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._idle: deque[Connection] = deque()  # the longest idle first

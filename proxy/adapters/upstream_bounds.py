@@ -3,7 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 from math import frexp, inf, ldexp
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 STEPS_EXPONENT = 6
 STEPS = 1 << (STEPS_EXPONENT - 1)  # at least so many, and at most twice as many timers for a patience
@@ -65,6 +66,13 @@ class Buffered:
         return self.bytes_max is not None and self.held_bytes > self.bytes_max
 
 
+class Timed(Protocol):
+    """What a ``Wheel`` looks at."""
+
+    def look(self) -> None:
+        """Its time is past."""
+
+
 class Wheel:
     """One timer for all that is due at about the same time: a timer each, taken back in time nearly always, costs more than a request's
     parsing. Nobody is looked at before its time, or later than by ``1 / STEPS`` of what it had left.
@@ -75,9 +83,17 @@ class Wheel:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.now_s = loop.time
         self._call_at = loop.call_at
-        self._due: dict[float, set[Patient]] = {}  # by the loop's time
+        self._due: dict[float, set[Timed]] = {}  # by the loop's time
 
-    def add(self, one: "Patient", due_s: float) -> set["Patient"]:
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> "Wheel":
+        """The one that everybody on a loop shares."""
+        wheel = _wheels.get(loop)
+        if wheel is None:
+            wheel = _wheels[loop] = cls(loop)
+        return wheel
+
+    def add(self, one: Timed, due_s: float) -> set[Timed]:
         """Look at it once ``due_s`` is past; returns the set it lies in."""
         _, exponent = frexp(max(due_s - self.now_s(), LEFT_S_MIN))
         step_s = ldexp(1.0, exponent - STEPS_EXPONENT)
@@ -94,6 +110,9 @@ class Wheel:
             one.look()
 
 
+_wheels: WeakKeyDictionary[asyncio.AbstractEventLoop, Wheel] = WeakKeyDictionary()
+
+
 class Patient:
     """What has a ``Patience``, and is looked at when that may be over. ``_begun``: a byte of the body has come."""
 
@@ -101,7 +120,7 @@ class Patient:
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
-        self._watched: set[Patient] | None = None
+        self._watched: set[Timed] | None = None
         self._patience = Patience()
         self._asked_s = self._received_s = 0.0
         self._begun = False

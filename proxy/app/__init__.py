@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
 import httpx
 import uvloop
@@ -30,16 +30,17 @@ from proxy.app.replicas import check_replica
 from proxy.app.tracing import tracing_of
 from proxy.config.redis_url import StoreAddress
 from proxy.config.settings import LogFormat, ServeSettings, SettingsError, effective_policy, policy_file
-from proxy.core.policy import Policy, Store
+from proxy.core.policy import Limits, Policy, Store
 from proxy.ports.store import SharedStore
 from proxy.serving.access import AdminAccess
 from proxy.serving.admin import admin_app
 from proxy.serving.admin_host import LocalNames
-from proxy.serving.drain import DrainPhase
+from proxy.serving.drain import Drain, DrainPhase
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.policy_watch import PolicyWatch
 from proxy.serving.services import Services
 from proxy.serving.websockets import WebSockets
+from proxy.wire.connection_faults import ConnectionFault
 from proxy.wire.decision_line import Line
 
 FIRST_PROBE_S = 5.0  # after which a replica that has not answered is named in the log
@@ -144,12 +145,17 @@ async def _serve(
 
 def connection_rules(services: Services) -> ConnectionRules:
     """What holds for a connection that is made now, to either port."""
-    limits, drain = services.policy.limits, services.drain
+    return _rules(services.policy.limits, services.telemetry.connection_refused, services.drain)
+
+
+@lru_cache(maxsize=1)
+def _rules(limits: Limits, on_fault: Callable[[ConnectionFault], None], drain: Drain) -> ConnectionRules:
+    """The same for all connections until a policy says otherwise."""
     return ConnectionRules(
         head_bytes_max=limits.head_bytes_max,
         head_s_max=limits.head_s_max,
         body_s_max=limits.body_s_max,
-        on_fault=services.telemetry.connection_refused,
+        on_fault=on_fault,
         ending=lambda: drain.phase is not DrainPhase.SERVING,
     )
 

@@ -4,7 +4,7 @@ Decides when a replica's book is new: first sight, changed facts (another cache 
 engine epoch (counters fell, start time changed). Leases of an epoch that ended are handed back to the gate to be voided.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from math import ceil, inf
 from typing import assert_never
 
@@ -159,7 +159,7 @@ class Fleet:
         """Steps per second of the fastest replica; 0 where there is none."""
         return self._times.first()[1]
 
-    def could_take(self, demand: Demand, excluded: set[str]) -> bool:
+    def could_take(self, demand: Demand, excluded: Set[str]) -> bool:
         """Whether any replica not excluded could ever serve the demand."""
         return any(
             book.phase in AWAITED_PHASES and not book.spec.among(excluded) and book.fits_alone(demand)

@@ -15,6 +15,8 @@ It is given up at once where no other replica is known to serve its model, or no
 Fails: one that fails after a long prefill only begins to wait then, and may find its deadline over.
 """
 
+from collections.abc import Set
+
 from proxy.core.demand import Demand
 from proxy.core.fleet import Fleet
 from proxy.core.open_leases import Open
@@ -40,6 +42,6 @@ def retried(opened: Open, failed: str, now_s: float) -> Waiting:
     )
 
 
-def may_go_on(fleet: Fleet, demand: Demand, tried: set[str], failed: str, *, held: bool) -> bool:
+def may_go_on(fleet: Fleet, demand: Demand, tried: Set[str], failed: str, *, held: bool) -> bool:
     """Whether another replica may yet serve what ``failed``, the last of those ``tried``, has failed. ``held``: it can wait for one."""
     return fleet.could_retry(demand, failed) if held else fleet.could_take(demand, tried | demand.kept_from)

@@ -36,7 +36,7 @@ class Waiting:
     streaming: bool = False
     charge_block_steps: float = 0.0
     peak_blocks: float = 0.0
-    excluded: set[str] = field(default_factory=set)  # replicas that cannot serve it
+    excluded: Set[str] = frozenset()  # replicas that cannot serve it
     tries: int = 0  # replicas that have failed it, or could not be had after all
     avoided: dict[str, float] = field(default_factory=dict)  # those that failed it, and until when they are not tried again
     curves: CurveCache = field(default_factory=dict)

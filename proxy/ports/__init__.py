@@ -30,6 +30,10 @@ class ClientLink(Protocol):
         """Write a head (names in lower case) and the first piece of its body, ``whole`` where that is all; False: nothing was written."""
         ...
 
+    def forget_request(self) -> None:
+        """Nobody reads the request any more whose answer has begun: let go of its head, which lies here as long as the answer lasts."""
+        ...
+
     def on_leave(self, call: Callable[[], None]) -> None:
         """Call it once when the client leaves, soon where it has already. The request's body was read."""
         ...

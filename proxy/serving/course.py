@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HELD_ENDS = frozenset(
     {Outcome.QUEUE_TIMEOUT, Outcome.DISPLACED, Outcome.CANCELLED}
 )  # of those without a place: they had waited for one
+NOWHERE = frozenset[str]()
 NATURAL_ENDS = frozenset({"stop", "tool_calls", "function_call"})
 
 
@@ -46,16 +47,18 @@ class Course:
     tried: list[tuple[str, str]] = field(default_factory=list)  # replicas that failed it before another was tried, and how
     home: str | None = None  # the replica that keeps the conversation it continues
     flowing: "Flowing | None" = None  # once its answer has begun
+    request_id: str = field(init=False)  # that client, kvgate and engine call it by
+    client_retry: str | None = field(init=False)  # the header that says that it is not the first attempt
 
-    @property
-    def request_id(self) -> str:
-        """The id that client, kvgate and engine call it by."""
-        return self.intake.fields.get("x-request-id", "")
+    def __post_init__(self) -> None:
+        fields = self.intake.fields
+        self.request_id, self.client_retry = fields.get("x-request-id", ""), client_retry_of(fields)
 
     def flows(self) -> None:
         """The answer flows: the request is sent to nobody else any more, and would only lie here as long as the stream lasts."""
-        self.intake.body = b""
-        self.intake.call.forget_text()
+        self.intake.forget()
+        if self.admission is not None:
+            self.admission.tried = NOWHERE
 
     @property
     def goes_on(self) -> bool:
@@ -158,5 +161,5 @@ class Course:
             fallback=self.fallback,
             tokenized_s=None if counted is None else (intake.read_s, self.counted_s),
             itl_s=itl_s,
-            client_retry=client_retry_of(intake.fields),
+            client_retry=self.client_retry,
         )

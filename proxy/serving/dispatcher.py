@@ -54,12 +54,14 @@ class ClientGoneError(Exception):
 class Admission:
     """A granted place. The bracket's owner reports how it went with ``finish``; unreported, it counts as an internal end."""
 
+    __slots__ = ("_dispatcher", "_receive", "finished", "lease", "reroutes", "tried", "waited_s")
+
     def __init__(self, dispatcher: "Dispatcher", lease: Lease, waited_s: float, receive: Receive) -> None:
         self.lease = lease
         self._receive = receive
         self.waited_s = waited_s
         self.reroutes = 0
-        self.tried = {dispatcher.gate.fleet.server_of(lease.replica)}
+        self.tried = frozenset((dispatcher.gate.fleet.server_of(lease.replica),))
         self.finished: Finished | None = None
         self._dispatcher = dispatcher
 
@@ -94,7 +96,7 @@ class Admission:
         self.reroutes += 1
         request_id = self.lease.demand.request_id
         self.lease = await self._dispatcher.place(Reroute(request_id), request_id, self._receive)
-        self.tried.add(self._dispatcher.gate.fleet.server_of(self.lease.replica))
+        self.tried |= {self._dispatcher.gate.fleet.server_of(self.lease.replica)}
 
 
 class Bracket:

@@ -76,6 +76,8 @@ class Endpoints:
                 else:
                     flowing = await self._forwarded(scope, receive, named_send, given=given)
                     if flowing is not None:
+                        if named_send.link is not None:
+                            named_send.link.forget_request()
                         del scope, receive, send, headers, named_send  # they would lie here as long as the stream flows
                         await flowing.run()
             except BodyCutOffError:

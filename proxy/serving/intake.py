@@ -38,6 +38,8 @@ RETRY_HEADERS = (  # a count above this says that the client, or a proxy on its 
     ("x-envoy-attempt-count", 1.0),
 )
 SESSION_HEADERS = ("x-kvgate-session", "x-session-id")
+NO_FIELDS: dict[str, str] = {}
+NO_FACTS = Facts("")
 SESSION_CHARS_MAX = 128  # clients choose it, and kvgate remembers thousands
 
 
@@ -59,6 +61,14 @@ class Intake:
     facts: Facts  # by which its class was found
     read_s: float = 0.0  # when its body had been read
     client_wait_s: float = inf  # how long its client would wait for a place
+
+    def forget(self) -> None:
+        """Let go of what only sending it needs. Of a call that the engine may go on with alone its headers are needed to ask for it."""
+        self.body = b""
+        self.call.forget_text()
+        self.fields, self.facts = NO_FIELDS, NO_FACTS
+        if not self.call.background:
+            self.headers = []
 
 
 def header_fields(headers: Headers) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Cycle:
     ends = 0
 
     def __init__(self) -> None:
-        self.scope = {"method": "POST"}
+        self.scope: dict[str, Any] = {"method": "POST"}
         self.message_event = Flag()
 
     def on_response(self) -> None:
@@ -191,6 +191,19 @@ async def test_no_head_is_written_where_send_must_judge(client: Client, part: st
     setattr(getattr(client, part), name, value)
     assert not client.link.begin_now(200, [], b"x", whole=True)
     assert client.transport.written == b""
+
+
+async def test_a_request_is_forgotten_once_its_answer_has_begun_and_only_then(client: Client) -> None:
+    headers = [(b"host", b"x")]
+    client.cycle.scope = {"method": "POST", "path": "/", "headers": headers}
+    forgotten = list[int]()
+    client.link.forget_parser = lambda: forgotten.append(1)
+    client.link.forget_request()
+    assert client.cycle.scope["headers"] == [(b"host", b"x")]
+    assert not forgotten
+    assert client.link.begin_now(200, [], b"a", whole=False)
+    client.link.forget_request()
+    assert (client.cycle.scope, headers, forgotten) == ({"method": "POST"}, [], [1])
 
 
 async def test_a_flag_wakes_all_who_wait_and_holds_none_who_left() -> None:

@@ -1,105 +1,13 @@
 """How large and slow a request may come to the port, at the edges, with a loop whose time the test tells."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
-from proxy.adapters.http_protocol import BODY_BYTES_PER_S_MIN, BoundedHttpProtocol, ConnectionRules
+from proxy.adapters.http_protocol import BODY_BYTES_PER_S_MIN
 from proxy.wire.connection_faults import ConnectionFault, fault_response
+from tests.unit.adapters.http_port import GET, Port
 
-GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+LATE_S = 75.0 / 32  # connections share timers
 HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
-
-
-class Timer:
-    def __init__(self, due_s: float, call: Callable[[], None]) -> None:
-        self.due_s, self.call, self.off = due_s, call, False
-
-    def cancel(self) -> None:
-        self.off = True
-
-
-class Loop:
-    """Keeps timers and does not run tasks: what is asked of the application is not looked at here."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.timers: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now_s
-
-    def call_later(self, delay_s: float, call: Callable[..., None], *given: Any) -> Timer:
-        return self.call_at(self.now_s + delay_s, call, *given)
-
-    def call_at(self, due_s: float, call: Callable[..., None], *given: Any) -> Timer:
-        self.timers.append(Timer(due_s, lambda: call(*given)))
-        return self.timers[-1]
-
-    def create_task(self, work: Any) -> "asyncio.Future[None]":
-        work.close()
-        return asyncio.get_running_loop().create_future()
-
-    def go_to(self, now_s: float) -> None:
-        while due := [timer for timer in self.timers if not timer.off and timer.due_s <= now_s]:
-            timer = min(due, key=lambda one: one.due_s)
-            self.timers.remove(timer)
-            self.now_s = timer.due_s
-            timer.call()
-        self.now_s = now_s
-
-
-class Transport(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = self.ended = False
-
-    def write(self, data: Any) -> None:
-        self.written += bytes(data)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.ended = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-
-async def serve(scope: Any, receive: Any, send: Any) -> None:
-    raise AssertionError(f"tasks are not run here: {scope}, {receive}, {send}")
-
-
-class Port:
-    """A connection to it."""
-
-    def __init__(self) -> None:
-        self.loop, self.transport = Loop(), Transport()
-        self.faults: list[ConnectionFault] = []
-        config = uvicorn.Config(serve, log_config=None, timeout_keep_alive=75, ws="none")
-        self.ending = False
-        rules = ConnectionRules(200, 10.0, 30.0, self.faults.append, lambda: self.ending)
-        self.protocol = BoundedHttpProtocol(
-            lambda: rules, config=config, server_state=ServerState(), app_state={}, _loop=self.loop
-        )
-        self.protocol.connection_made(self.transport)
-
-    def gets(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            self.protocol.data_received(piece)
 
 
 @pytest.fixture
@@ -110,7 +18,7 @@ async def port() -> Port:
 async def test_a_silent_connection_is_an_idle_one(port: Port) -> None:
     port.loop.go_to(1074.9)
     assert not port.transport.closed
-    port.loop.go_to(1075.0)
+    port.loop.go_to(1075.0 + LATE_S)
     assert port.transport.closed
     assert not port.faults
     assert not port.transport.written
@@ -145,7 +53,7 @@ async def test_a_connection_is_idle_from_the_end_of_its_answer(port: Port) -> No
     assert len(port.loop.timers) == 1
     port.loop.go_to(1144.9)
     assert not port.transport.closed
-    port.loop.go_to(1145.0)
+    port.loop.go_to(1145.0 + LATE_S)
     assert port.transport.closed
 
 
@@ -159,7 +67,7 @@ async def test_an_idle_connection_that_is_asked_again_stays(port: Port) -> None:
     port.protocol._link.begin_now(200, [], b"x", whole=True)
     port.loop.go_to(5074.9)
     assert not port.transport.closed
-    port.loop.go_to(5075.0)
+    port.loop.go_to(5075.0 + LATE_S)
     assert port.transport.closed
 
 
