@@ -27,7 +27,7 @@ from proxy.core.lease import Lease
 from proxy.core.measurement import LAG_STEPS
 from proxy.core.replica import EngineSample
 from proxy.core.risk import Risk, peak_of
-from proxy.core.shared import Load, Others, Record, load_of, row_of, shifted
+from proxy.core.shared import LOAD_FIELDS, Load, Others, Record, load_of, row_of, shifted
 from proxy.core.sharing import others_apart, share_blocks
 from proxy.core.wait_queue import Waiting
 
@@ -63,6 +63,8 @@ class SharedBook:
 
     def told(self, others: Others, steps_now: float, now_s: float) -> None:
         """Others have this, where the shared clock is at ``steps_now``."""
+        if len(others.row) != LOAD_FIELDS + 4 * len(self.book.grid):
+            return  # of a grid that is not ours: the next record settles which it is
         self.apart = False
         own_steps = self.book.steps_now(now_s)  # first: an empty replica's clock stands still until now
         row = others.row if load_of(others.row).leases >= 0.5 else np.zeros_like(others.row)  # nothing is left of rounding either

@@ -76,7 +76,7 @@ class Heads:
             del self._by_key[key]
 
     def _alive(self, one: PublishedHead, now_s: float) -> bool:
-        return now_s - one.stamp_s <= self._lease_s
+        return abs(now_s - one.stamp_s) <= self._lease_s
 
     def _live(self, now_s: float, *newcomer: Rank) -> tuple[list[PublishedHead], Order]:
         """Those that may hold somebody up, the best first, at most ``HEADS_LOOKED_AT``, and the order among them and a newcomer."""

@@ -17,7 +17,8 @@ it within its own last share, and the empty replica's rule is set aside: that no
 then died, or is cut off: it takes no more than its last share either way, and what its requests hold shows in the measurement.
 
 Scrape lease. The first to publish a replica's record may go on to do so; another takes over when the lease has passed, with a record that
-goes on from the one that stands: the replica's step clock never goes back, for rows are anchored in it.
+goes on from the one that stands: the replica's step clock never goes back, for rows are anchored in it. Only of a record that nobody has
+renewed for a lease it need not have heard, and no right lasts longer than the lease of whoever asks for it.
 
 Fails: rows lost without the generation (a replica of the store that lagged and took over) are missing until their next rewrite. A proxy's
 name must be that of one life of a process: numbers begin anew with it.
@@ -115,8 +116,9 @@ class SharedLedger:
             account = self.accounts[record.replica] = ReplicaAccount(replace(record, number=0), ends.copy())
             self._heads[record.replica] = Heads(self.lease_s)
         elif account.holder != record.holder:
-            held = bool(account.holder) and now_s < account.held_until_s
-            if held or record.steps + BEHIND_STEPS_MAX < account.record.steps_at(record.published_s):
+            held = bool(account.holder) and now_s < account.held_until_s <= now_s + max(self.lease_s, scrape_lease_s)
+            behind = record.steps + BEHIND_STEPS_MAX < account.record.steps_at(record.published_s)
+            if held or (behind and abs(now_s - account.record.published_s) <= self.lease_s):
                 return False
         number = max(account.record.number + 1, stamp_ms(now_s))
         if not np.array_equal(account.ends, ends):

@@ -76,9 +76,10 @@ class ReplicaAccount:
     def rebuild_if_due(self, now_s: float, lease_s: float) -> list[tuple[str, int]]:
         """Make the total anew where it is time. Returns who was dropped with something to its name: proxy and epoch."""
         steps = self.record.steps_at(now_s)
-        if steps < self.anchor_steps + ANCHOR_STEPS and now_s < self.rebuilt_s + REBUILD_S and now_s <= self.expires_s:
+        early = steps < self.anchor_steps + ANCHOR_STEPS and self.rebuilt_s <= now_s < self.rebuilt_s + REBUILD_S
+        if early and now_s <= self.expires_s:
             return []
-        gone = [proxy for proxy, entry in self.entries.items() if now_s - entry.stamp_s > lease_s]
+        gone = [proxy for proxy, entry in self.entries.items() if abs(now_s - entry.stamp_s) > lease_s]
         dropped = [(proxy, self.entries.pop(proxy)) for proxy in gone]
         self.anchor_steps, self.rebuilt_s = steps, now_s
         self.expires_s = min((entry.stamp_s for entry in self.entries.values()), default=now_s) + lease_s

@@ -86,6 +86,7 @@ class BeatReply:
     overrides: tuple[Override, ...] = ()
     responses: tuple[KeptResponse, ...] = ()  # the oldest first
     responses_seen: str = ""
+    unread: int = 0  # words that no proxy can have told: passed over
 
 
 class StorePhase(StrEnum):

@@ -127,6 +127,8 @@ class Exchange:
             raise
         member.clock.heard(reply.store_s, asked_s, self._clock.now_s())
         self.sharing.called("exchange", self._clock.now_s() - asked_s)
+        if reply.unread:
+            self.sharing.failed(StoreError(StoreFault.ANSWER, f"{reply.unread} words there are no proxy's, and were passed over"))
         self._take(reply, asked_s)
         self._learn(beat, reply)
 

@@ -158,8 +158,9 @@ class Sharing:
     async def _listen(self) -> None:
         async for replica in self.store.offers(self.member.name):
             self._pass_offers()
-            self._offered_s[replica] = self._clock.now_s()
-            self._tell([Offered(replica)])
+            if replica in self.member.gate.fleet.books:
+                self._offered_s[replica] = self._clock.now_s()
+                self._tell([Offered(replica)])
 
     def _pass_offers(self) -> None:
         """Count those that nobody took in time."""
@@ -245,6 +246,8 @@ class Sharing:
     # ---- accounts
 
     def _count(self, call: StoreCall, reply: StoreReply) -> None:
+        if getattr(reply, "answer", None) is Answer.FENCED:
+            log.warning("store.fenced store=%s; given up by the store, this proxy registers anew", self.store.shown)
         match call:
             case CallReserve(ask):
                 answer = getattr(reply, "answer", Answer.UNKNOWN)
@@ -291,7 +294,6 @@ class Sharing:
                 self.store.shown, self.last_error, self.member.proxies,
             )  # fmt: skip
         elif self._phase is StorePhase.SHARING and before is not StorePhase.SHARING:
-            log.warning(
-                "store.sharing store=%s proxies=%d after=%.2fs", self.store.shown, self.member.proxies, now_s - self.changed_s
-            )
+            after_s = now_s - self.changed_s
+            log.warning("store.sharing store=%s proxies=%d after=%.2fs", self.store.shown, self.member.proxies, after_s)
         self.changed_s = now_s

@@ -61,7 +61,9 @@ class StoredResponses:
     def hear(self, told: Sequence[KeptResponse], responses_max: int) -> None:
         """Other proxies saw these."""
         for one in told:
-            self._keep(one.response_id, Home(one.replica, one.tokens), responses_max)
+            known = self._homes.get(one.response_id)
+            if known is None or known.replica == one.replica:  # it does not move: what we saw ourselves, or heard first, stands
+                self._keep(one.response_id, Home(one.replica, one.tokens), responses_max)
 
     def _keep(self, response_id: str, home: Home, responses_max: int) -> None:
         self._homes[response_id] = home

@@ -174,7 +174,8 @@ class SharedMachine(PlainAccounts, RuleBasedStateMachine):
     ) -> None:  # fmt: skip
         known = self.ledger.accounts.get(replica)
         late *= (another := known is not None and known.holder != holder)  # a holder knows what it told
-        taken = another and (late > 0.0 or (known.holder != "" and self.now_s < known.held_until_s))
+        stands = known is not None and self.now_s - known.record.published_s <= self.ledger.lease_s
+        taken = another and ((late > 0.0 and stands) or (known.holder != "" and self.now_s < known.held_until_s))
         one = record(
             replica, holder=holder, z=z, sigma_blocks=sigma, bias_blocks=bias, usable_blocks=usable, sequences_max=seats,
             steps_per_s=rate, published_s=self.now_s - 0.01, steps=self.steps(replica) - late,

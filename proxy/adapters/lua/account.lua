@@ -12,6 +12,8 @@
 -- facts: z, sigma, bias, usable (blocks), sequences_max (infinite: none), steps, steps per second, published (s).
 -- total: anchor (steps), rebuilt, expires (s), proxies that have rewritten; then the row without its anchor. Times are seconds of TIME.
 -- Nothing here unpacks more values at once than one row has, and every script checks before it writes.
+--
+-- What no proxy has written is an error here, never a number to go by: whoever meets it keeps to its own share, and mend.lua takes it out.
 
 local POOL, STATE, ROWS, HEADS, HEADROWS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local LEASE = tonumber(ARGV[2])
@@ -22,13 +24,30 @@ if not NOW then
 end
 local ANCHOR_STEPS, REBUILD_S, RECOVERY_S_MAX, SLACK, LOAD_FIELDS = 16, 2, 1.25, 1e-6, 6
 local sqrt, abs, huge = math.sqrt, math.abs, math.huge
+local BLOCKS_MAX, STEPS_MAX, NUMBER_MAX, DAY_MS = 1e12, 1e15, 1e15, 86400000 -- beyond all that a proxy tells
+local BELOW, POINTS_MAX, GRANTS_MAX = -1, 512, 65536 -- rounding stays above the first
 
 local function stamp_ms() return math.floor(NOW * 1000) end
+
+local function damaged(what) error('what stands in ' .. what .. ' was not written by a proxy') end
+
+local function within(x, least, most) return x ~= nil and x >= least and x <= most end -- false for what is no number
+
+-- A number that rises with the store's clock, one after ``last``. What is a day ahead of it was not made from it.
+local function next_number(last)
+  last = tonumber(last) or 0
+  if not within(last, 0, stamp_ms() + DAY_MS) then last = 0 end
+  return math.max(last + 1, stamp_ms())
+end
 
 -- Begin a generation where there is none. Returns recovering_until, expected and the epoch of the proxy's registration (or false).
 local function begin(proxy)
   local got = redis.call('HMGET', POOL, 'generation', 'recovering_until', 'expected', 'p|' .. proxy)
-  if got[1] then return tonumber(got[2]), tonumber(got[3]), got[4] end
+  if got[1] then
+    local until_s, expected = tonumber(got[2]), tonumber(got[3])
+    if not (within(until_s, 0, NOW + RECOVERY_S_MAX) and within(expected, 0, BLOCKS_MAX)) then damaged(POOL) end
+    return until_s, expected, got[4]
+  end
   local until_s = NOW + math.min(LEASE, RECOVERY_S_MAX)
   redis.call('HSET', POOL, 'generation', string.format('%.0f', stamp_ms()),
     'recovering_until', string.format('%.17g', until_s), 'expected', '0')
@@ -48,12 +67,22 @@ local UNREAD = {__index = function(a, key)
   return a.total
 end}
 
+-- Facts as numbers; false where a proxy cannot have told them.
+local function read_facts(a, facts)
+  if #facts ~= 64 then return false end
+  a.z, a.sigma, a.bias, a.usable, a.seats, a.steps, a.rate, a.published = struct.unpack('<dddddddd', facts)
+  return within(a.z, -100, 100) and within(a.sigma, 0, BLOCKS_MAX) and within(a.bias, -BLOCKS_MAX, BLOCKS_MAX) and within(a.usable, 0, BLOCKS_MAX)
+    and within(a.seats, 0, huge) and within(a.steps, -STEPS_MAX, STEPS_MAX) and within(a.rate, 0, STEPS_MAX) and within(a.published, 0, STEPS_MAX)
+end
+
 -- The replica's account; nil where it has no record.
 local function load_account()
   local got = redis.call('HMGET', STATE, 'facts', 'ends', 'total', 'number')
   if not got[1] then return nil end
-  local a = {spots = {}, packed_ends = got[2], points = #got[2] / 8, number = got[4]}
-  a.z, a.sigma, a.bias, a.usable, a.seats, a.steps, a.rate, a.published = struct.unpack('<dddddddd', got[1])
+  local a = {spots = {}, packed_ends = got[2], points = got[2] and #got[2] / 8 or 0, number = got[4]}
+  if not (within(tonumber(got[4]), 0, NUMBER_MAX) and read_facts(a, got[1]) and a.points % 1 == 0 and within(a.points, 1, POINTS_MAX)) then
+    damaged(STATE)
+  end
   a.length = LOAD_FIELDS + 4 * a.points
   a.format = '<' .. string.rep('d', a.length)
   if got[3] and #got[3] == 8 * (a.length + 4) then
@@ -150,33 +179,66 @@ local function fence(proxy, epoch)
   if redis.call('HGET', POOL, 'p|' .. proxy) == string.format('%.0f', epoch) then redis.call('HDEL', POOL, 'p|' .. proxy) end
 end
 
--- Make the total anew where it is time: A moves to now, proxies whose lease has passed are dropped.
-local function rebuild_if_due(a)
-  local steps = steps_now(a)
-  if steps < a.anchor + ANCHOR_STEPS and NOW < a.rebuilt + REBUILD_S and NOW <= a.expires then return end
-  local all = redis.call('HGETALL', ROWS)
-  local gone, blobs, oldest = {}, {}, NOW
-  a.anchor, a.rebuilt, a.rewritten, a.total = steps, NOW, 0, zeros(a.length)
+local function grant_field(proxy, number) return 'g' .. string.format('%.0f', number) .. '|' .. proxy end
+
+-- Numbers of an entry's grants, in the order in which they were granted.
+local function numbers_of(entry)
+  local numbers = {}
+  for at = 1, #entry.numbers, 8 do numbers[#numbers + 1] = struct.unpack('<d', entry.numbers, at) end
+  return numbers
+end
+
+-- A proxy's entry from its pack.
+local function read_entry(packed)
+  local size = #packed
+  if size < 24 or size % 8 ~= 0 or size > 8 * GRANTS_MAX then damaged(ROWS) end
+  local epoch, stamp, upto = struct.unpack('<ddd', packed)
+  if not (within(epoch, 0, NUMBER_MAX) and within(upto, -1, NUMBER_MAX)) then damaged(ROWS) end
+  return {epoch = epoch, stamp = stamp, upto = upto, numbers = string.sub(packed, 25)}
+end
+
+-- By field of ``all`` that is not of an entry, whose it is; who let its lease pass, and when the first of the others will. A stamp of the
+-- future is of no proxy either: the store gives them.
+local function owners_of(a, all)
+  local owners, gone, oldest = {}, {}, NOW
   for i = 1, #all, 2 do
     if string.sub(all[i], 1, 2) == 'm|' then
-      local epoch, stamp, upto = struct.unpack('<ddd', all[i + 1])
-      if NOW - stamp > LEASE then
-        gone[string.sub(all[i], 3)] = epoch
+      local proxy, entry = string.sub(all[i], 3), read_entry(all[i + 1])
+      owners['r|' .. proxy] = proxy
+      local numbers = numbers_of(entry)
+      for n = 1, #numbers do owners[grant_field(proxy, numbers[n])] = proxy end
+      if not (abs(NOW - entry.stamp) <= LEASE) then
+        gone[proxy] = entry.epoch
       else
-        if stamp < oldest then oldest = stamp end
-        if upto >= 0 then a.rewritten = a.rewritten + 1 end
+        if entry.stamp < oldest then oldest = entry.stamp end
+        if entry.upto >= 0 then a.rewritten = a.rewritten + 1 end
       end
     end
   end
+  return owners, gone, oldest
+end
+
+-- Make the total anew where it is time: A moves to now, proxies whose lease has passed are dropped, and rows of nobody.
+local function rebuild_if_due(a)
+  local steps = steps_now(a)
+  if steps < a.anchor + ANCHOR_STEPS and NOW < a.rebuilt + REBUILD_S and NOW >= a.rebuilt and NOW <= a.expires then return end
+  local all = redis.call('HGETALL', ROWS)
+  a.anchor, a.rebuilt, a.rewritten, a.total = steps, NOW, 0, zeros(a.length)
+  local owners, gone, oldest = owners_of(a, all)
+  local blobs = {}
   for i = 1, #all, 2 do
     local field = all[i]
-    local proxy = string.sub(field, string.find(field, '|', 1, true) + 1)
-    if gone[proxy] then
+    local entry = string.sub(field, 1, 2) == 'm|'
+    local proxy = entry and string.sub(field, 3) or owners[field]
+    if not proxy or gone[proxy] then
       blobs[#blobs + 1] = field
-      if string.sub(field, 1, 2) ~= 'm|' then fence(proxy, gone[proxy]) end
-    elseif string.sub(field, 1, 2) ~= 'm|' then
+      if proxy and not entry then fence(proxy, gone[proxy]) end
+    elseif not entry then
       add(a, a.total, all[i + 1])
     end
+  end
+  for i = 1, a.length do
+    if not within(a.total[i], BELOW, BLOCKS_MAX * BLOCKS_MAX) then damaged(ROWS) end
   end
   a.expires = oldest + LEASE
   for i = 1, #blobs do redis.call('HDEL', ROWS, blobs[i]) end
@@ -186,22 +248,11 @@ end
 -- A proxy's entry; nil where it has none.
 local function entry_of(proxy)
   local packed = redis.call('HGET', ROWS, 'm|' .. proxy)
-  if not packed then return nil end
-  local epoch, stamp, upto = struct.unpack('<ddd', packed)
-  return {epoch = epoch, stamp = stamp, upto = upto, numbers = string.sub(packed, 25)}
+  return packed and read_entry(packed) or nil
 end
 
 local function save_entry(proxy, epoch, upto, numbers)
   redis.call('HSET', ROWS, 'm|' .. proxy, struct.pack('<ddd', tonumber(epoch), NOW, upto) .. numbers)
-end
-
-local function grant_field(proxy, number) return 'g' .. string.format('%.0f', number) .. '|' .. proxy end
-
--- Numbers of an entry's grants, in the order in which they were granted.
-local function numbers_of(entry)
-  local numbers = {}
-  for at = 1, #entry.numbers, 8 do numbers[#numbers + 1] = struct.unpack('<d', entry.numbers, at) end
-  return numbers
 end
 
 -- The sum of a packed row ("" or false: none) and of a proxy's grants after ``upto``, as they count; nil where there is nothing.
@@ -247,6 +298,7 @@ local function peak(a, one, two, three, first, sigma)
     if three then m, v, c, k = m + three[mean + j], v + three[variance + j], c + three[ceiling + j], k + three[common + j] end
     local q = m + z * sqrt(abs(k * k + v + sigma * sigma))
     if c + sigma < q then q = c + sigma end
+    if not (q >= BELOW and q <= BLOCKS_MAX) then damaged(ROWS) end
     if q > most then most = q end
   end
   return most

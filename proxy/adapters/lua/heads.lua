@@ -6,10 +6,16 @@
 local OFFER_S, RENEW_S, HEADS_LOOKED_AT = 0.05, 1, 8
 
 local function head_of(field, packed)
-  local bar = string.find(field, '|', 1, true)
+  local bar = string.find(field, '|', 1, true) or 0
   local length = tonumber(string.sub(field, 1, bar - 1))
+  if not (within(length, 0, #field - bar) and #packed == 72) then damaged(HEADS) end
   local h = {field = field, proxy = string.sub(field, bar + 1, bar + length), id = string.sub(field, bar + length + 1)}
   h[1], h.virtual, h[3], h.stamp, h.offered, h.passed, h.ready, h.sequences, h.tenant = struct.unpack('<ddddddddd', packed)
+  for _, x in pairs({h[1], h.virtual, h[3], h.ready, h.sequences, h.tenant}) do
+    if x ~= x then damaged(HEADS) end -- it has no place in any order
+  end
+  if not (h.offered <= NOW) then h.offered = -huge end
+  if not (h.passed <= NOW) then h.passed = -huge end
   return h
 end
 
@@ -38,7 +44,7 @@ local function before(a, b)
   return a.id < b.id
 end
 
-local function alive(h) return NOW - h.stamp <= LEASE end
+local function alive(h) return abs(NOW - h.stamp) <= LEASE end
 
 -- Bring every tenant of these heads, and of a newcomer if there is one, to one virtual time, the least that any tells of it.
 local function level(heads, newcomer)

@@ -11,12 +11,14 @@ local KEPT_MS, BEHIND_STEPS_MAX = 3600000, 1
 begin(ARGV[3])
 local got = redis.call('HMGET', STATE, 'holder', 'held_until', 'number', 'ends', 'facts')
 if got[1] and got[1] ~= ARGV[3] then
-  if got[1] ~= '' and NOW < tonumber(got[2]) then return 0 end
-  local steps, rate, published = struct.unpack('<ddd', got[5], 41)
+  local held_until, a = tonumber(got[2]) or 0, {}
+  if got[1] ~= '' and NOW < held_until and held_until <= NOW + math.max(LEASE, tonumber(ARGV[4])) then return 0 end
+  if not (got[5] and read_facts(a, got[5])) then damaged(STATE) end
   local steps_told, _, published_told = struct.unpack('<ddd', ARGV[6], 41)
-  if steps_told + BEHIND_STEPS_MAX < steps + rate * math.max(0, published_told - published) then return 0 end
+  local behind = steps_told + BEHIND_STEPS_MAX < a.steps + a.rate * math.max(0, published_told - a.published)
+  if behind and abs(NOW - a.published) <= LEASE then return 0 end
 end
-local number = math.max(tonumber(got[3] or 0) + 1, stamp_ms())
+local number = next_number(got[3])
 redis.call('HSET', STATE, 'record', ARGV[5], 'number', string.format('%.0f', number), 'holder', ARGV[3],
   'held_until', string.format('%.17g', NOW + tonumber(ARGV[4])), 'facts', ARGV[6], 'ends', ARGV[7])
 if got[4] and got[4] ~= ARGV[7] then

@@ -6,7 +6,7 @@
 
 local proxy = ARGV[3]
 begin(proxy)
-local epoch = math.max(tonumber(redis.call('HGET', POOL, 'epoch') or 0) + 1, stamp_ms())
+local epoch = next_number(redis.call('HGET', POOL, 'epoch'))
 local text = string.format('%.0f', epoch)
 redis.call('HSET', POOL, 'epoch', text, 'p|' .. proxy, text)
 return epoch

@@ -15,7 +15,6 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
 from proxy.adapters.redis_link import store_error
 from proxy.adapters.redis_scripts import RESERVE, SCRIPTS, RedisLedger, packed_row, record_of
-from proxy.adapters.redis_store import _accounts
 from proxy.core.shared import Answer, Others, Rank, load_of
 from proxy.ports.store import StoreError, StoreFault
 from tests.support.redis_server import RedisServer, redis_server
@@ -255,9 +254,3 @@ def test_what_somebody_else_wrote_is_a_fault_of_the_store(text: bytes) -> None:
     """Not one of kvgate itself: of those, ten in ten seconds switch admission off."""
     with pytest.raises(StoreError, match="record cannot be read"):
         record_of(text, 5)
-
-
-@pytest.mark.parametrize("charge", [b"nan", b"inf", b"-inf", b"x"])
-def test_an_account_is_a_number(charge: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  which the caller tells as a fault of the store
-        _accounts({b"0|gold": charge})

@@ -205,6 +205,22 @@ async def test_where_responses_live_is_told_once_and_heard_by_those_who_start_la
     assert [keeping(one).home("resp_2") for one in (b, late)] == [Home("r1", 40)] * 2
 
 
+async def test_where_a_response_lives_is_not_told_otherwise_afterwards() -> None:
+    """It does not move; somebody who says so would send the next of its conversation to a replica that does not have it."""
+    kept = StoredResponses()
+    kept.remember("resp_1", Home("r0"), 99)
+    kept.hear(
+        [
+            KeptResponse("resp_1", "r1", 5),
+            KeptResponse("resp_2", "r1"),
+            KeptResponse("resp_2", "r0", 7),
+            KeptResponse("resp_2", "r1", 9),
+        ],
+        99,
+    )
+    assert (kept.home("resp_1"), kept.home("resp_2")) == (Home("r0"), Home("r1", 9))
+
+
 async def test_what_one_that_has_no_others_keeps_is_not_told() -> None:
     alone = StoredResponses()
     alone.remember("resp_1", Home("r0"), 99)
