@@ -26,6 +26,7 @@ ACCEPT = {"accept": "text/plain, application/json;q=0.9, */*;q=0.1", "accept-enc
 USER_AGENT = f"kvgate/{__version__}"  # so that a replica's access log tells our own questions from those of clients
 KEPT_S = 3.0  # uvicorn closes idle connections after 5 s: ours must give up earlier
 CONNECT_RATIO = 0.9
+CLOSING = {"connection": "close"}
 
 
 class _AgainError(Exception):
@@ -90,38 +91,31 @@ class ControlHttp:
         sent = {"user-agent": USER_AGENT} | dict(headers) | ACCEPT
         self._sent, self._transport = sent, transport
         self._under_way = 0
-        self._cancelled = False  # a request, since the clients were made
+        self._cancelled = False  # a request, since the client was made
         # What is asked twice a second goes by the relay's own client: httpx takes two milliseconds of CPU for each answer.
         self._upstream: HttpUpstream | None = None
         self._fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
         if transport is None:
             self._upstream = HttpUpstream(self._limits(), tls={self.base_url: trusted()})
-        self._kept, self._fresh = self._clients()
+        self._client = self._new_client()
 
-    def _clients(self) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
+    def _new_client(self) -> httpx.AsyncClient:
         # No bound on connections: httpx forgets some that a time-out cancelled (``_begin_anew``), and a bound reached by those would make a
         # replica that had been slow unreachable for ever.
-        kept = httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=KEPT_S)
-        fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-
-        def client(headers: Mapping[str, str], limits: httpx.Limits) -> httpx.AsyncClient:
-            return httpx.AsyncClient(
-                headers=headers,
-                timeout=httpx.Timeout(None),
-                limits=limits,
-                transport=self._transport,
-                verify=trusted(),
-                trust_env=False,
-            )  # fmt: skip  ``get`` bounds the whole
-
-        return client(self._sent, kept), client({**self._sent, "connection": "close"}, fresh)
+        return httpx.AsyncClient(
+            headers=self._sent,
+            timeout=httpx.Timeout(None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            transport=self._transport,
+            verify=trusted(),
+            trust_env=False,
+        )  # fmt: skip  ``get`` bounds the whole
 
     async def _begin_anew(self) -> None:
         """Close what was cancelled: httpx keeps some of those connections for as long as its client lives, a descriptor each."""
-        before, (self._kept, self._fresh) = (self._kept, self._fresh), self._clients()
+        before, self._client = self._client, self._new_client()
         self._cancelled = False
-        for client in before:
-            await client.aclose()
+        await before.aclose()
 
     def _limits(self) -> UpstreamLimits:
         # Where a connection comes at all it comes before the whole is given up, so that what is given up then is late.
@@ -150,7 +144,7 @@ class ControlHttp:
                 if not fresh and self._upstream is not None:
                     with contextlib.suppress(_AgainError):
                         return await self._read_kept(self._upstream, path, shown)
-                return await self._ask(url, trace, fresh=fresh or self._upstream is not None)
+                return await self._ask(url, trace, closing=fresh or self._upstream is not None)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise ReplicaUnreachableError(
                 f"{shown}: no complete answer within {self.timeout_s:g} s. The server may be starting, overloaded or cut off:"
@@ -165,16 +159,12 @@ class ControlHttp:
         finally:
             self._under_way -= 1
 
-    async def _ask(self, url: str, trace: _ConnectTrace, *, fresh: bool) -> Answer:
-        """By httpx."""
+    async def _ask(self, url: str, trace: _ConnectTrace, *, closing: bool) -> Answer:
+        """By httpx, over a connection of its own, and say so when ``closing``."""
         # A balancer's session cookie would make every connection reach the same engine.
-        self._fresh.cookies.clear()
+        self._client.cookies.clear()
         try:
-            if not fresh:
-                # A kept connection that the server has just closed says nothing about the replica.
-                with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                    return await self._read(self._kept, url, trace)
-            return await self._read(self._fresh, url, trace)
+            return await self._read(url, trace, CLOSING if closing else {})
         except asyncio.CancelledError:
             self._cancelled = True
             raise
@@ -205,8 +195,8 @@ class ControlHttp:
         kind = fields.get(b"content-type", b"")[:TYPE_CHARS_MAX].decode("latin-1")
         return Answer(shown, response.status, kind, bytes(body), first_byte_s)
 
-    async def _read(self, client: httpx.AsyncClient, url: str, trace: _ConnectTrace) -> Answer:
-        async with let_go(client.stream("GET", url, extensions={"trace": trace})) as response:
+    async def _read(self, url: str, trace: _ConnectTrace, headers: Mapping[str, str]) -> Answer:
+        async with let_go(self._client.stream("GET", url, headers=headers, extensions={"trace": trace})) as response:
             first_byte_s = self._clock.now_s()
             body = bytearray()
             if response.headers.get("content-encoding", "identity") != "identity":  # unpacked it may be a thousand times as long
@@ -222,5 +212,4 @@ class ControlHttp:
         """Close every connection."""
         if self._upstream is not None:
             await self._upstream.aclose()
-        await self._kept.aclose()
-        await self._fresh.aclose()
+        await self._client.aclose()

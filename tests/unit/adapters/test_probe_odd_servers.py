@@ -13,7 +13,7 @@ from proxy.core.epoch import EpochJudge
 from proxy.ports.replicas import ReplicaUnreachableError
 from proxy.wire.report import describe
 from tests.support.upstream_servers import Peer, ScriptedUpstream
-from tests.unit.adapters.fake_vllm import MODELS, FakeVllm, SteppingClock, recorded
+from tests.unit.adapters.fake_vllm import FakeVllm, SteppingClock, recorded
 from tests.unit.adapters.probing import URL, failure, probe
 
 
@@ -165,15 +165,6 @@ async def test_path_prefix_and_headers_are_kept() -> None:
     )
     assert (await probe_replica(http, EpochJudge(), kv_blocks=None)).facts.models == ("tiny", "my-lora")
     await http.aclose()
-
-
-async def test_a_connection_closed_while_idle_is_replaced() -> None:
-    def closed(request: httpx.Request) -> httpx.Response:
-        if request.headers.get("connection") != "close":
-            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-        return httpx.Response(200, json=MODELS)
-
-    assert (await probe(FakeVllm(recorded("0.32.0"), special={"/v1/models": closed}))).facts.models == ("tiny", "my-lora")
 
 
 async def test_several_engines_behind_one_url() -> None:
