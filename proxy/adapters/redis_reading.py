@@ -20,6 +20,7 @@ from proxy.core.override import DRAIN, LASTS_S_MAX, MODE, TEXT_CHARS_MAX, Overri
 from proxy.core.replica import ReplicaPhase
 from proxy.core.shared import Record
 from proxy.core.shared_health import Notice
+from proxy.core.tenant_accounts import LEVELS_MAX, NO_LEVELS, Level, Levels
 from proxy.ports.store import KeptResponse, ProxyCard
 
 TEXT_MAX = 1000  # of a name: models and replicas are named by paths and addresses
@@ -83,7 +84,14 @@ def card_of(field: bytes, data: bytes) -> ProxyCard:
     most = int(PRIORITY_MAX)
     clocks = tuple((whole(priority, -most, most), number(virtual, -STEPS_MAX)) for priority, virtual in fields["clocks"])
     health = tuple(_notice(*one[: len(Notice._fields)]) for one in fields.get("health", ()))
-    return ProxyCard(**fields | {"clocks": clocks, "health": health})
+    period, levels = fields.get("levels", NO_LEVELS)
+    told_levels = tuple(_level(*one[: len(Level._fields)]) for one in levels[:LEVELS_MAX])
+    return ProxyCard(**fields | {"clocks": clocks, "health": health, "levels": Levels(whole(period, -1), told_levels)})
+
+
+def _level(priority: object, tenant: object, offset: object, charged: object) -> Level:
+    most = int(PRIORITY_MAX)
+    return Level(whole(priority, -most, most), text(tenant), number(offset, -STEPS_MAX), number(charged, -STEPS_MAX))
 
 
 def _notice(replica: object, ejected_s: object, until_s: object, streak: object, answered_s: object) -> Notice:

@@ -59,15 +59,23 @@ class Ahead:
 
 @dataclass(slots=True)
 class Band:
-    """Tenants of one priority. ``clock`` is the virtual time of whoever was served last; ``charge`` sums those with a promise."""
+    """Tenants of one priority. ``clock`` is the virtual time of whoever was served last, ``floor_elsewhere`` the least of those that wait
+    in other queues of the same tenants (infinite: nobody); ``charge`` sums those with a promise.
+    """
 
     tenants: dict[str, TenantLine] = field(default_factory=dict)
     clock: float = 0.0
+    floor_elsewhere: float = inf
     charge: float = 0.0
 
     def start(self) -> float:
         """Where a tenant begins that comes, or comes back from idleness: no credit for its absence."""
-        return min((tenant.virtual for tenant in self.tenants.values() if tenant.waiting), default=self.clock)
+        floor = min(self.floor(), self.floor_elsewhere)
+        return self.clock if floor == inf else floor
+
+    def floor(self) -> float:
+        """The least virtual time of those waiting here; infinite: nobody."""
+        return min((tenant.virtual for tenant in self.tenants.values() if tenant.waiting), default=inf)
 
     def tenant(self, name: str) -> TenantLine:
         """The tenant's account, opened where it has none."""

@@ -2,11 +2,11 @@
 
 Decides nothing. *Charges* are told in virtual token-time (block-steps per weight, settled differences included), so that nobody need know
 the weight of a tenant it never saw; they move the virtual times of the others' queues, which then serve a tenant as if all its requests
-had come to one. A queue that begins, or a tenant that comes back, starts at the *clock* of its band, which is the furthest of all queues':
-no credit for its absence anywhere. Ranks are compared by what all have heard of: with one's own last charges in them, proxies would take
-turns for a tenant that is at several of them, and its deadlines would not count. What tenants used of their *rates* is told beside it, in
-requests and tokens, under numbers that no priority has. *Completions* are told as the plain values that the
-length model and the margin's feedback learn from.
+had come to one. Where the account of one stands that comes back, or waits at several, ``core.tenant_accounts`` says; *clocks* tell how far
+anybody was charged at any proxy, where whoever comes begins while nobody waits. Ranks are compared by what all have heard of: with one's
+own last charges in them, proxies would take turns for a tenant that is at several of them, and its deadlines would not count. What tenants
+used of their *rates* is told beside it, in requests and tokens, under numbers that no priority has. *Completions* are told as the plain
+values that the length model and the margin's feedback learn from.
 
 Fails: between two exchanges a tenant spread over N proxies may be served up to N times as fast as it should be.
 """
@@ -20,11 +20,13 @@ from proxy.core.fleet import Fleet
 from proxy.core.lease import Lease
 from proxy.core.length_names import Key, leaf_name
 from proxy.core.outcome import Outcome
+from proxy.core.tenant_accounts import TenantAccounts, TenantKey
 from proxy.core.tenant_rates import REQUESTS, TOKENS, TenantRates
 from proxy.core.wait_queue import WaitQueue
 
+__all__ = ["RATE_KEYS", "RATE_KINDS", "Completion", "Exchange", "TenantKey"]
+
 COMPLETIONS_KEPT = 5000  # untold ones, while nobody can be told
-TenantKey = tuple[int, str]  # priority and tenant
 RATE_KEYS = {REQUESTS: 1_000_001, TOKENS: 1_000_002}  # in the place of a priority
 RATE_KINDS = {key: kind for kind, key in RATE_KEYS.items()}
 
@@ -51,6 +53,7 @@ class Exchange:
         self._rates = rates
         self._completions: list[Completion] = []
         self._told: dict[TenantKey, float] = {}  # charges taken last, which some may not have heard of yet
+        self.accounts = TenantAccounts(queue)
         queue.charged, rates.charged = {}, {}
 
     def __repr__(self) -> str:
@@ -79,6 +82,7 @@ class Exchange:
         """Virtual token-time and rates that we charged since last asked; tenants for whom it came to nothing are left out."""
         taken, self._queue.charged = self._queue.charged or {}, {}
         self._told = taken
+        self.accounts.told(taken)
         used, self._rates.charged = self._rates.charged or {}, {}
         taken = taken | {(RATE_KEYS[kind], tenant): amount for (kind, tenant), amount in used.items()}
         return {key: charge for key, charge in taken.items() if charge}

@@ -183,6 +183,7 @@ class Several:
     def lost(self, proxies: int, now_s: float) -> None:
         """The store is out of reach, where ``proxies`` shared: from now on every replica is filled by our share only."""
         self.proxies_apart = proxies
+        self.exchange.accounts.lost()
         for book in self.books():
             book.keep_to_share(proxies, now_s)
 

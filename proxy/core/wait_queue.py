@@ -62,7 +62,7 @@ class WaitQueue(QueueBounds):
         assert demand.request_id not in self._by_id, demand.request_id
         self._sequence += 1
         entry.sequence = -self._sequence if front else self._sequence
-        band = self._band(demand.priority)
+        band = self.band(demand.priority)
         tenant = band.tenant(demand.tenant)
         tenant.weight = demand.tenant_weight
         if not tenant.waiting:
@@ -147,7 +147,7 @@ class WaitQueue(QueueBounds):
 
     def charged_elsewhere(self, priority: int, tenant: str, virtual: float) -> TenantLine:
         """Another queue of the same tenants has charged one of them so much token-time per weight. Returns its account."""
-        band = self._band(priority)
+        band = self.band(priority)
         account = band.tenant(tenant)
         account.virtual += virtual
         if virtual > 0.0 and account.virtual > band.clock:
@@ -160,7 +160,7 @@ class WaitQueue(QueueBounds):
 
     def clock_elsewhere(self, priority: int, virtual: float) -> None:
         """In another queue of the same tenants one was served who had come so far: nobody begins here with credit over it."""
-        band = self._band(priority)
+        band = self.band(priority)
         band.clock = max(band.clock, virtual)
 
     def virtual(self, demand: Demand) -> float:
@@ -201,9 +201,9 @@ class WaitQueue(QueueBounds):
         self.charge(demand, used - charged).length.ended(output_tokens)
 
     def _line(self, demand: Demand) -> TenantLine:
-        return self._band(demand.priority).tenant(demand.tenant)
+        return self.band(demand.priority).tenant(demand.tenant)
 
-    def _band(self, priority: int) -> Band:
+    def band(self, priority: int) -> Band:
         band = self.bands.get(priority)
         if band is None:
             band = self.bands[priority] = Band()

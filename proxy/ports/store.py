@@ -14,6 +14,7 @@ from proxy.core.grid import FloatArray
 from proxy.core.override import Override
 from proxy.core.shared import Head, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.shared_health import Notice
+from proxy.core.tenant_accounts import NO_LEVELS, Levels
 
 
 class StoreFault(StrEnum):
@@ -51,6 +52,7 @@ class ProxyCard:
     clocks: tuple[tuple[int, float], ...] = ()  # of its queue, by priority (``core.exchange``)
     seen_s: float = 0.0  # when it said so, by the store's clock as it knew it
     health: tuple[Notice, ...] = ()  # of replicas that fail requests (``core.shared_health``)
+    levels: Levels = NO_LEVELS  # of tenants that wait there (``core.tenant_accounts``)
 
 
 class KeptResponse(NamedTuple):

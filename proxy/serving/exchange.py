@@ -114,7 +114,9 @@ class Exchange:
         clocks = tuple(ours.clocks().items())
         seen_s = member.store_s(asked_s)
         notices = self.health.notices(seen_s - asked_s)
-        card = ProxyCard(member.name, self.digest, __version__, gate.mode, self._admin, clocks, seen_s, notices)
+        card = ProxyCard(
+            member.name, self.digest, __version__, gate.mode, self._admin, clocks, seen_s, notices, ours.accounts.levels()
+        )
         beat, self._told = (
             replace(self._told, card=card, completions_seen=self._seen, responses_seen=self._responses_seen),
             replace(self._told, charges={}, completions=(), responses=()),
@@ -137,6 +139,8 @@ class Exchange:
         ours = self.sharing.member.several.exchange
         before = self._accounts if self._period == reply.period else {}
         if before is not None:
+            if 2 * len(before.keys() - reply.accounts.keys()) >= len(before) > 0:
+                before = {}  # the store lost them: all that stands there was charged since
             charges = {
                 key: charge
                 for key, total in reply.accounts.items()
@@ -144,6 +148,8 @@ class Exchange:
             }
             clocks = max_by_priority(card.clocks for card in reply.proxies if card.proxy != beat.card.proxy)
             self._guard.run_now(Part.STORE, partial(ours.charged, charges, clocks))
+        levels = [card.levels for card in reply.proxies if card.proxy != beat.card.proxy]
+        self._guard.run_now(Part.STORE, partial(ours.accounts.heard, reply.accounts, reply.period, levels))
         self._accounts, self._period = dict(reply.accounts), reply.period
         self._guard.run_now(Part.LEARNING, partial(ours.completed, reply.completions, history=not self._seen))
         self._guard.run_now(Part.STORE, partial(self.stored.hear, reply.responses, self._policy.limits.responses_max))

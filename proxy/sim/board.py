@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from proxy.core.exchange import Completion, Exchange, TenantKey
+from proxy.core.exchange import Completion, Exchange
+from proxy.core.tenant_accounts import Levels, TenantKey
 
 COMPLETIONS_MAX = 5000
+PERIOD = 0  # the only one
 HISTORY = 2000  # completions that a new proxy reads
 
 
@@ -23,6 +25,7 @@ class Beat:
     proxy: str
     charges: Mapping[TenantKey, float]
     clocks: Mapping[int, float]
+    levels: Levels
     completions: Sequence[Completion]
     seen: int
 
@@ -34,6 +37,7 @@ class BeatReply:
     proxies: int  # that were there within a lease, the asker included
     charges: Mapping[TenantKey, float]
     clocks: Mapping[int, float]
+    levels: Sequence[Levels]  # of everybody who is there, the asker left out
     completions: Sequence[Completion]
     seen: int
     history: bool  # the completions are from before the asker began
@@ -63,8 +67,9 @@ class Board:
                     charges[key] = charges.get(key, 0.0) + virtual
                 for priority, virtual in other.clocks.items():
                     clocks[priority] = max(virtual, clocks.get(priority, virtual))
-        there = sum(now_s - at_s <= self.lease_s for at_s, _ in self.beats.values())
-        return BeatReply(there, charges, clocks, unread[-HISTORY:], self.written, history=beat.seen < 0)
+        there = [other for at_s, other in self.beats.values() if now_s - at_s <= self.lease_s]
+        levels = [other.levels for other in there if other.proxy != beat.proxy]
+        return BeatReply(len(there), charges, clocks, levels, unread[-HISTORY:], self.written, history=beat.seen < 0)
 
     def clear(self) -> None:
         """A store that restarted empty."""
@@ -91,7 +96,14 @@ class Teller:
         for key, virtual in self._exchange.take_charges().items():
             self._charges[key] = self._charges.get(key, 0.0) + virtual
         self._untold += self._exchange.take_completions()
-        return Beat(self._proxy, dict(self._charges), self._exchange.clocks(), tuple(self._untold), self._seen)
+        return Beat(
+            self._proxy,
+            dict(self._charges),
+            self._exchange.clocks(),
+            self._exchange.accounts.levels(),
+            tuple(self._untold),
+            self._seen,
+        )
 
     def told(self, beat: Beat, reply: BeatReply, now_s: float) -> None:
         """It was written, and the others told this."""
@@ -101,5 +113,9 @@ class Teller:
         grown = {key: virtual - self._heard.get(key, 0.0) for key, virtual in reply.charges.items()}
         self._heard.update(reply.charges)
         self._exchange.charged({key: virtual for key, virtual in grown.items() if virtual}, reply.clocks)
+        totals = dict(beat.charges)
+        for key, virtual in reply.charges.items():
+            totals[key] = totals.get(key, 0.0) + virtual
+        self._exchange.accounts.heard(totals, PERIOD, reply.levels)
         self._exchange.completed(reply.completions, history=reply.history)
         self._seen = reply.seen

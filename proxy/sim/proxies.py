@@ -101,13 +101,17 @@ class Proxies:
             del self._of[request_id]
             self._world.cut(request_id)
 
+    def proxy_of(self, request: SimRequest, living: Sequence[int]) -> int:
+        """Which of the ``living`` a request comes to: the next in turn, whatever it is."""
+        del request
+        return living[next(self._turn) % len(living)]
+
     def arrive(self, request: SimRequest, deadline_s: float) -> None:
-        """Hand the request to the next proxy in turn."""
+        """Hand the request to a proxy."""
         if not self.alive:
             self._world.shed(request.request_id, Outcome.UPSTREAM_FAILED, None)
             return
-        living = sorted(self.alive)
-        index = living[next(self._turn) % len(living)]
+        index = self.proxy_of(request, sorted(self.alive))
         self._of[request.request_id] = index
         self.alive[index].arrive(request, deadline_s + index * self._settings.skew_s)
 

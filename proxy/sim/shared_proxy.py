@@ -122,7 +122,7 @@ class SharedProxy(GateAdmission):
 
         def answered(reply: BeatReply) -> None:
             self._teller.told(beat, reply, self._world.now_s)
-            self.member.proxies = self._teller.proxies
+            self.member.proxies = self.gate.shares.proxies = self._teller.proxies
 
         self.link.call(partial(self._shared.board.exchange, beat), answered)
         self._world.at(self._world.now_s + self._store.beat_s, self._exchange)

@@ -15,6 +15,7 @@ from proxy.sim.proxies import Proxies
 from proxy.sim.sim_request import SimRequest
 from proxy.sim.store import Span, StoreSettings
 from proxy.sim.world import Listed, World, WorldSettings
+from tests.support.shared_tenants import Crowd, served
 from tests.support.shared_worlds import Judge, left_over, shared_world
 from tests.support.still_world import StillWorld
 from tests.support.worlds import honest, lognormal, pool, preemptions
@@ -205,3 +206,12 @@ def test_tenants_spread_over_proxies_hold_the_cache_for_equal_time() -> None:
     index = jain_of_backlogged(world.results.values(), 41.0, window_s=20.0)
     assert index is not None
     assert index >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [11, 22])
+def test_tenants_of_few_clients_and_of_many_are_served_alike_wherever_they_come(seed: int) -> None:
+    """Four proxies, tenants of 20 to 60 clients at one of them or at all. Lines that ran dry gave 0.960 and 0.970 of these seeds."""
+    found = served(Crowd(proxies=4, seed=seed))
+    assert found.jain >= 0.98, found.shares
+    assert min(found.shares.values()) >= 0.75, found.shares

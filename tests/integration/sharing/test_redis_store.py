@@ -19,6 +19,7 @@ from proxy.core.exchange import Completion
 from proxy.core.override import Override
 from proxy.core.shared import Answer, Head, Rank, RewriteAsk
 from proxy.core.shared_health import Notice
+from proxy.core.tenant_accounts import Level, Levels
 from proxy.ports.store import Beat, KeptResponse, ProxyCard, StoreError, StoreFault
 from tests.integration.serving.harness import until
 from tests.support.local_store import LocalStore
@@ -30,7 +31,10 @@ pytestmark = pytest.mark.redis
 DEPLOY = Path(__file__).parents[3] / "deploy" / "README.md"
 EJECTED = Notice("r0", 5.25, 7.25, 1)
 TIMEOUT_S = 1.0  # the machine of a test may be busy
-CARD = ProxyCard("a", "digest", "0.1", "enforce", "http://a", ((0, 2.5),), 1000.0, (EJECTED, Notice("r1", answered_s=7.5)))
+LEVELS = Levels(5, (Level(0, "t", 2.25, 40.0), Level(1, "", -0.5, 0.0)))
+CARD = ProxyCard(
+    "a", "digest", "0.1", "enforce", "http://a", ((0, 2.5),), 1000.0, (EJECTED, Notice("r1", answered_s=7.5)), LEVELS
+)
 DONE = Completion("r0", ("m", "default", False, 3, -1), 15.0, True, 100, 15.0, True, False)
 
 

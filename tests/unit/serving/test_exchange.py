@@ -105,6 +105,28 @@ async def test_tenants_are_charged_everywhere_and_once(pool: Pool) -> None:
     assert virtual(a, "x") == pytest.approx(charged), "its own come back to it in the total, and are not charged again"
 
 
+async def test_who_waits_elsewhere_keeps_its_account_and_a_store_that_lost_them_takes_nothing_back(pool: Pool) -> None:
+    a, b = pool.proxy("a"), pool.proxy("b")
+    for proxy in (a, b):
+        await proxy.share()
+        await proxy.exchange.beat()
+    for index in range(4):
+        await a.ask(quarter(f"run{index}", tenant="other"))
+    a.gate.handle(Arrive(quarter("w", tenant="x")), pool.clock.now_s())
+    assert a.gate.queue.get("w") is not None
+    a.gate.queue.charge(quarter("c", tenant="x"), 700.0)
+    for proxy in (a, b, a, b):
+        await proxy.exchange.beat()
+    assert virtual(b, "x") == pytest.approx(virtual(a, "x"))
+    assert b.gate.queue.bands[0].start() == pytest.approx(virtual(a, "other")), "the least of those who wait"
+    before = virtual(a, "x")
+    pool.store.accounts.clear()
+    a.gate.queue.charge(quarter("d", tenant="x"), 50.0)
+    for proxy in (a, b, a, b):
+        await proxy.exchange.beat()
+    assert virtual(a, "x") == pytest.approx(before + 50.0) == pytest.approx(virtual(b, "x"))
+
+
 @pytest.mark.parametrize(("fault", "told"), [(StoreFault.CONNECTION, True), (StoreFault.TIMEOUT, False)])
 async def test_what_a_failed_beat_told_is_told_again_unless_it_may_have_been_heard(
     pool: Pool, fault: StoreFault, *, told: bool
