@@ -8,7 +8,7 @@ looks at its three patiences (``Patience``): a timer of its own would cost more 
 
 How a body ends: by its chunks, its ``Content-Length`` or the close of the connection; the first two cut short are a failure of kind
 ``reset``. Anything llhttp refuses in its strict mode, a transfer coding other than chunked, and a status outside 200..599 are of kind
-``protocol``. Interim (1xx) responses and trailers are dropped.
+``protocol``. Interim (1xx) responses and trailers are dropped; of them, as of chunk extensions, ``HEAD_BYTES_MAX`` may come in a row.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Exchange(Patient):
     """One request on a connection, and its response. Implements ``ports.UpstreamResponse``."""
 
     __slots__ = (
-        "_all_buffered", "_answered", "_buffered", "_chunks", "_connection", "_counted", "_ended", "_error", "_fields", "_head_bytes",
+        "_all_buffered", "_answered", "_bare_bytes", "_buffered", "_chunks", "_connection", "_counted", "_ended", "_error", "_fields",
         "_head_done", "_head_only", "_keep", "_loop", "_on_finished", "_parser", "_sent", "_take", "_until_close", "_waiter", "headers",
         "status",
     )  # fmt: skip
@@ -52,7 +52,7 @@ class Exchange(Patient):
         self._answered = self._head_done = self._until_close = False
         self._sent = False  # the whole request was handed to the transport
         self._fields: Headers = []
-        self._head_bytes = 0
+        self._bare_bytes = 0  # since the last of the body: head, chunk extensions and trailers have no other bound
         self._keep = True
         self._chunks: list[bytes] = []
         self._buffered = self._counted = 0  # bytes of those, and how many of them the client's bound knows
@@ -167,8 +167,8 @@ class Exchange(Patient):
     def received(self, data: bytes) -> None:
         """Bytes from the replica."""
         self._answered = True
-        if not self._head_done:
-            self._head_bytes += len(data)
+        self._bare_bytes += len(data)
+        buffered = self._buffered
         self._received_s = self._loop.time()
         parser = self._parser
         if parser is None:  # more than it announced: the surplus is dropped with the connection
@@ -180,8 +180,11 @@ class Exchange(Patient):
             self._keep = False
             if not self._ended:
                 self._fail("protocol", f"not an HTTP/1.1 response: {exc}")
-        if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
-            self._fail("protocol", f"response head above {HEAD_BYTES_MAX} bytes")
+        if self._buffered != buffered:
+            self._bare_bytes = 0
+        elif self._bare_bytes > HEAD_BYTES_MAX and not self._ended:
+            what = "framing without a byte of the body" if self._head_done else "response head"
+            self._fail("protocol", f"{what} above {HEAD_BYTES_MAX} bytes")
         take = self._take
         if take is not None and (not self._chunks or take(self._taken())) and not self._ended and self._error is None:
             return
@@ -238,13 +241,13 @@ class Exchange(Patient):
         if 100 <= status < 200 and status != 101:
             return  # interim: the real head follows
         by_name = dict(fields)
-        fault = head_fault(status, fields, by_name, self._head_bytes)
+        fault = head_fault(status, fields, by_name, self._bare_bytes)
         if fault is not None:
             self._fail("protocol", fault)
         else:
             self.status = status
             self.headers = response_fields(fields)
-            self._head_done = True
+            self._head_done, self._bare_bytes = True, 0
             self._keep = self._keep and parser.should_keep_alive()
             if self._head_only:
                 self._keep = False  # the parser expects the body that a HEAD response only describes
