@@ -80,7 +80,7 @@ class Heard:
         reply, told = self._asked.replies[at], []
         if isinstance(reply, Exception):
             return []
-        for field, data in reply.items():
+        for field, data in zip(reply[::2], reply[1::2], strict=True):
             try:
                 one = read(field, data)
             except UnknownWordError:
@@ -109,7 +109,7 @@ class Heard:
         told = []
         for _, fields in found:
             try:
-                values = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
+                values = dict(zip(fields[::2], fields[1::2], strict=True))
                 proxy, *word = json.loads(values[b"c"])
                 if proxy != ours:
                     told.append(read(word))

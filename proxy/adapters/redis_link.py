@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, TypeVar
 
 import hiredis
@@ -21,6 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
+from proxy.adapters.redis_wire import RedisWires
 from proxy.adapters.stall_proof import stall_proof_timeout
 from proxy.config.redis_url import StoreAddress, StoreKind
 from proxy.ports.store import StoreError, StoreFault
@@ -87,7 +89,7 @@ def packed_in_c(client: Any) -> Any:
 
 
 class RedisLink:
-    """A client, and one of its own for what it is told unasked."""
+    """A client, its one connection for scripts, and one of its own for what it is told unasked."""
 
     def __init__(self, address: StoreAddress, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -97,6 +99,8 @@ class RedisLink:
         self._under_way = 0
         self._idle = asyncio.Event()
         self.client = self._client(address)
+        connection = self._connection_to_slot if address.kind is StoreKind.CLUSTER else self._connection
+        self.scripts = RedisWires(self.client, partial(connection, f"{{{address.pool}}}"), max(timeout_s, PATIENCE_S_MIN))
         # A cluster hands a message on to all its nodes, so that any one will do.
         self.listener = self._node(address) if address.kind is StoreKind.CLUSTER else self.client
 
@@ -146,6 +150,16 @@ class RedisLink:
         )
         return packed_in_c(client)
 
+    async def _connection(self, _: str) -> Any:
+        """A connection as the pool would make one, but not the pool's."""
+        return self.client.connection_pool.make_connection()
+
+    async def _connection_to_slot(self, key: str) -> Any:
+        """One to the node of a cluster that holds a key."""
+        await self.client.initialize()
+        node = self.client.get_node_from_key(key)
+        return node.connection_class(**node.connection_kwargs)
+
     async def call(self, work: Awaitable[T], *, awaited: bool = False) -> T:
         """Await a call. Raises StoreError. ``awaited``: a request waits for it; others may take as long as a connection takes to make."""
         if self._closed:
@@ -172,5 +186,6 @@ class RedisLink:
         if self._under_way:
             self._idle.clear()
             await self._idle.wait()
+        await self.scripts.aclose()
         for client in {id(one): one for one in (self.client, self.listener, *self._sentinels)}.values():
             await client.aclose()

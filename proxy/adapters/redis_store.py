@@ -45,7 +45,7 @@ class RedisStore:
     def __init__(self, address: StoreAddress, *, timeout_s: float, lease_s: float) -> None:
         self._link = RedisLink(address, timeout_s)
         self._lease_s = lease_s
-        self._ledger = RedisLedger(self._link.client, address.pool, lease_s)
+        self._ledger = RedisLedger(self._link.scripts, address.pool, lease_s)
 
     def __repr__(self) -> str:
         """Where it is, without secrets."""
@@ -123,7 +123,7 @@ class RedisStore:
 
     async def _exchange(self, beat: Beat) -> BeatReply:
         period = int(beat.card.seen_s // PERIOD_S)
-        asked = Asked(self._link.client.pipeline(transaction=False))
+        asked = Asked(self._link.scripts.pipeline())
         tenants, stream, kept = self._key(f"tenants:{period}"), self._key("completions"), self._key("responses")
         time = asked.ask("TIME")
         asked.ask("HSET", self._key("proxies"), beat.card.proxy, json.dumps(asdict(beat.card)))
