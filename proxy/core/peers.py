@@ -11,6 +11,8 @@ Formula. What they hold at a step ``s`` lies between two lines, their figures gr
 Fails: figures of a row that nobody renews grow on; the proxies renew theirs several times a second, and the store drops the others'.
 """
 
+from math import nan
+
 import numpy as np
 
 from proxy.core.grid import FloatArray, Grid
@@ -22,7 +24,7 @@ NOBODY = Load()
 class Peers:
     """The others' sum on one replica. Blocks; steps of the replica's clock here."""
 
-    __slots__ = ("_anchor_steps", "_grid", "_row", "curves", "load")
+    __slots__ = ("_aligned_steps", "_anchor_steps", "_grid", "_row", "curves", "load")
 
     def __init__(self, grid: Grid) -> None:
         self.load = NOBODY
@@ -30,6 +32,7 @@ class Peers:
         self._grid = grid
         self._row: FloatArray | None = None
         self._anchor_steps = 0.0
+        self._aligned_steps = nan  # from where ``curves`` were read; no number: from nowhere yet
 
     def __repr__(self) -> str:
         """Counts for people and tests."""
@@ -38,11 +41,14 @@ class Peers:
     def told(self, row: FloatArray, anchor_steps: float) -> None:
         """Their sum is ``row`` now, counted from ``anchor_steps``. Whoever keeps the sums has it ``align`` next."""
         self.load = load_of(row)
-        self._row, self._anchor_steps = row, anchor_steps
+        self._row, self._anchor_steps, self._aligned_steps = row, anchor_steps, nan
 
     def align(self, steps: float) -> None:
         """Read the curves from ``steps`` on, where the ledger's anchor is now."""
-        if self._row is not None:
+        if (
+            self._row is not None and steps != self._aligned_steps
+        ):  # each lease that comes or goes asks, and the anchor moves seldom
+            self._aligned_steps = steps
             self.curves = curves_of(shifted(self._row, steps - self._anchor_steps, self._grid))
 
     def interval(self, steps: float) -> tuple[float, float]:
