@@ -9,8 +9,9 @@ takes the calls to make from ``take_calls`` and feeds the gate the events that t
 - a *reservation* is one call. One that failed counts as granted where the proxy's own share has room for it, else as refused; nobody knows
   what the store made of it, and the next rewrite, which answers for its number, settles it either way;
 - a *rewrite* puts the row of a replica in the place of what the store had of it: soon after room came free (``core.soon``), and before a
-  reservation there, which may be for that room; within ``rewrite_s`` of any other change, and thrice in a lease at the least, oftener where
-  another holds the record; one at a time for each replica. It tells what the others have, and the record;
+  reservation there, which may be for that room, unless the replica is so roomy that nobody can be waiting for it; within ``rewrite_s`` of
+  any other change, and thrice in a lease at the least, oftener where another holds the record (``core.rows_written``); one at a time for
+  each replica. It tells what the others have, and the record;
 - *scrapes* are taken by the holder of the replica's record, by the rule of ``core.records_known``; whoever took one publishes the record;
 - *heads* of the queue are published soon after others came to be the heads, and anew every ``rewrite_s`` while any waits;
 - FENCED: given up by the store, it begins anew. UNKNOWN: the store has no record, so it publishes its own.
@@ -25,6 +26,7 @@ from proxy.core.gate import Gate
 from proxy.core.policy import Policy
 from proxy.core.published_heads import PublishedHeads
 from proxy.core.records_known import RecordsKnown
+from proxy.core.rows_written import UNTOLD, RowsWritten
 from proxy.core.shared import Answer, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.shared_ledger import RECOVERY_S_MAX
 from proxy.core.sharing import StoreClock, Touch
@@ -32,7 +34,6 @@ from proxy.core.soon import HEADS, Soon
 from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
 
 SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
-UNTOLD = -1  # a change that the store does not have
 RENEWALS = 3.0  # of a row in one lease
 RECORDS_HEARD = 4.0  # by those who do not hold it, in one scrape lease
 
@@ -62,7 +63,7 @@ class Member:
         )  # a store that lost everything asks for a new epoch, and for the share of each until then at most
         self._number = 0
         self._beat_s = now_s
-        self._written: dict[str, tuple[int, float]] = {}  # by replica: which of its changes the store has, and since when
+        self._written = RowsWritten()
         self._soon = Soon()  # replicas with room that the store does not know of, and ``HEADS``
         self._heads = PublishedHeads(gate, self.several, name)
         self._records = RecordsKnown()
@@ -92,14 +93,15 @@ class Member:
 
     def beat(self, now_s: float) -> None:
         """Write what is due."""
-        every = now_s >= self._beat_s
-        if every:
-            self._beat_s = now_s + self._store.rewrite_s
+        replicas, looked, every = list(self.gate.fleet.books), set[str](), False
+        if now_s >= self._beat_s:
+            self._beat_s = now_s + self._store.rewrite_s / self._written.turns(len(replicas))
+            looked, every = self._written.next_turn(replicas)
         if self._epoch is None:
             self._ask(CallRegister(self.name))
         else:
-            for replica in list(self.gate.fleet.books):
-                if self._soon.due(replica, now_s) or (every and self._stale(replica, now_s)):
+            for replica in replicas:
+                if self._soon.due(replica, now_s) or (replica in looked and self._stale(replica, now_s)):
                     self._rewrite(replica, now_s)
             self._calls += self._heads.calls(now_s, every=every)
             self._soon.told(HEADS, now_s)
@@ -107,7 +109,12 @@ class Member:
 
     def freed(self, replica: str, now_s: float) -> None:
         """A lease on the replica ended."""
-        self.due_s = min(self.due_s, self._soon.changed(replica, now_s))
+        self.due_s = min(self.due_s, self._soon.changed(replica, now_s, wanted=self._wanted(replica, now_s)))
+
+    def _wanted(self, replica: str, now_s: float) -> bool:
+        """Whether anybody may be waiting for room there, or about to."""
+        book = self.several.book(replica)
+        return len(self.gate.queue) > 0 or book is None or not book.is_roomy(now_s)
 
     def waiting(self, now_s: float) -> None:
         """The gate has taken in an event: others may have come to be the heads of its queue."""
@@ -134,7 +141,7 @@ class Member:
         steps = self._steps(lease.replica, now_s)
         ask = ReserveAsk(lease.replica, self.name, self._epoch or 0, self._number, effect.row, steps, effect.rank, share)
         call = self.reserving[effect.request_id] = CallReserve(ask, effect.request_id, lease)
-        if lease.replica in self._soon:  # the room may be what we had there: the store is to know of it first
+        if lease.replica in self._soon and self._wanted(lease.replica, now_s):  # it may be for the room that we had there
             self._rewrite(lease.replica, now_s)
         self._calls.append(call)
 
@@ -169,7 +176,7 @@ class Member:
                 return []
             case CallPublish(), bool():
                 if self._records.published(call.record, held=reply):
-                    self._written.pop(call.record.replica, None)  # the answer to the rewrite tells it by the store's number
+                    self._written.outdated(call.record.replica)  # the answer to the rewrite tells it by the store's number
             case CallRegister(), int():
                 self._epoch, self._recovered_s = reply, now_s + RECOVERY_S_MAX
                 self._written.clear()
@@ -193,8 +200,8 @@ class Member:
         if self.reserving.pop(call.request_id, None) is None:
             return []
         if reply.answer is Answer.GRANTED:
-            self.several.refusals.granted(call.ask.replica)
-            self._written.pop(call.ask.replica, None)  # its client may have left: then the next row takes the grant back
+            self.several.granted(call.ask.replica, reply.free_blocks)
+            self._written.outdated(call.ask.replica)  # its client may have left: then the next row takes the grant back
             return [Granted(call.request_id)]
         if reply.answer is Answer.FENCED:
             self._begin_anew(now_s)
@@ -208,7 +215,7 @@ class Member:
             return []
         self.unanswered_total += 1
         replica = call.ask.replica
-        self._written.pop(replica, None)
+        self._written.outdated(replica)
         if self.several.has_share(replica, call.lease.lease_id, self.proxies, now_s):
             return [Granted(call.request_id)]
         return [Refused(call.request_id, Answer.ROOM, self._store.rewrite_s)]
@@ -216,11 +223,10 @@ class Member:
     # ---- rows
 
     def _stale(self, replica: str, now_s: float) -> bool:
-        changes, at_s = self._written.get(replica, (UNTOLD, -inf))
         # Who does not hold the record hears of it by writing: often enough that it never seems to be older than it is.
         heard_s = inf if replica in self.holds else self.scrape_lease_s / RECORDS_HEARD
-        renewed_s = min(self._store.lease_s / RENEWALS, heard_s)
-        return changes != self.gate.fleet.books[replica].ledger.own_changes or now_s - at_s >= renewed_s
+        changes = self.gate.fleet.books[replica].ledger.own_changes
+        return self._written.stale(replica, changes, now_s, min(self._store.lease_s / RENEWALS, heard_s))
 
     def _rewrite(self, replica: str, now_s: float) -> None:
         book = self.several.book(replica)
@@ -247,9 +253,9 @@ class Member:
         elif reply.answer is Answer.UNKNOWN:
             self._publish(replica, now_s)
         elif reply.answer is Answer.GRANTED and call.ask.epoch == self._epoch:
-            self._written[replica] = call.changes, asked_s
+            self._written.wrote(replica, call.changes, asked_s)
             told += self._told(reply.others, now_s)
-            if not self._written.keys() >= self.gate.fleet.books.keys():
+            if not self._written.has_all(self.gate.fleet.books):
                 return told
             self._begin(now_s)
             if self.touch.written():
@@ -264,8 +270,10 @@ class Member:
     def _told(self, others: Others | None, now_s: float) -> list[Event]:
         if others is None:
             return []
-        self._others[others.replica] = others
-        return [PeersTold(others, self._steps(others.replica, now_s))] if self.touch.sharing else []
+        before, self._others[others.replica] = self._others.get(others.replica), others
+        if not self.touch.sharing or (before is not None and not before.somebody and not others.somebody):
+            return []  # nobody had anything there, and nobody has
+        return [PeersTold(others, self._steps(others.replica, now_s))]
 
     # ---- records
 

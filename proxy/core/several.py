@@ -166,6 +166,13 @@ class Several:
         self._fleet.changed_load(replica)
         return restarted
 
+    def granted(self, replica: str, free_blocks: float) -> None:
+        """The store granted a place there and says what it leaves."""
+        self.refusals.granted(replica)
+        book = self.book(replica)
+        if book is not None:
+            book.free_blocks_told = free_blocks
+
     def before(self, event: ReplicaEvent, now_s: float) -> None:
         """A replica is about to be looked at by ourselves."""
         if isinstance(event, Observed) and (book := self.book(event.sample.replica)) is not None:

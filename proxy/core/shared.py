@@ -61,11 +61,14 @@ def curves_of(row: FloatArray) -> FloatArray:
 
 def read_at(row: FloatArray, steps: float, ends: FloatArray) -> FloatArray:
     """The row as it reads ``steps`` after its anchor, or before it where that is negative, on a grid with these ends."""
-    last = len(ends) - 1
-    begins = np.minimum(np.searchsorted(ends, np.concatenate(([0.0], ends[:-1])) + steps, side="right"), last)
-    closes = np.minimum(np.searchsorted(ends, ends + steps, side="left"), last)
-    curves = [np.maximum(curve[begins], curve[closes]) for curve in curves_of(row)]
-    return np.concatenate((row[:LOAD_FIELDS], *curves))
+    last, later = len(ends) - 1, ends + steps
+    starts = np.empty_like(later)
+    starts[0], starts[1:] = steps, later[:-1]
+    begins = np.minimum(ends.searchsorted(starts, side="right"), last)
+    closes = np.minimum(ends.searchsorted(later, side="left"), last)
+    curves, read = curves_of(row), row.copy()
+    np.maximum(curves.take(begins, axis=1), curves.take(closes, axis=1), out=curves_of(read))
+    return read
 
 
 def shifted(row: FloatArray, steps: float, grid: Grid) -> FloatArray:
@@ -115,6 +118,11 @@ class Others:
     replica: str
     row: FloatArray
     anchor_steps: float
+
+    @property
+    def somebody(self) -> bool:
+        """Whether they have any lease; what is left without one is rounding."""
+        return bool(self.row[0] >= 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +185,16 @@ class ReserveAsk:
 
 @dataclass(frozen=True, slots=True)
 class ReserveReply:
-    """What became of it, and by which moment of the store's clock. ``others`` is told where the request was refused for them."""
+    """What became of it, and by which moment of the store's clock. ``others`` is told where the request was refused for them.
+
+    ``free_blocks`` is usable less the highest Q of everybody there: without a request that was refused, and negative where they are over
+    it; with one that was granted, and zero where anybody waits for the replica.
+    """
 
     answer: Answer
     store_s: float
     others: Others | None = None
-    free_blocks: float = (
-        0.0  # usable less the highest Q of everybody there, the request left out; negative where they are over it
-    )
+    free_blocks: float = 0.0
     retry_s: float = 0.0  # when it is worth asking again, where the answer knows
 
 

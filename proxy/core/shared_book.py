@@ -27,6 +27,7 @@ from proxy.core.lease import Lease
 from proxy.core.measurement import LAG_STEPS
 from proxy.core.replica import EngineSample
 from proxy.core.risk import Risk, peak_of
+from proxy.core.roomy import ROOMY_RATIO
 from proxy.core.shared import LOAD_FIELDS, Load, Others, Record, load_of, row_of, shifted
 from proxy.core.sharing import others_apart, share_blocks
 from proxy.core.wait_queue import Waiting
@@ -43,6 +44,7 @@ class SharedBook:
         self.record: Record | None = None  # the last one, whoever published it
         self.follows = False
         self.apart = False
+        self.free_blocks_told = 0.0  # by the store, with our last grant; 0 where anybody waited
         self._epoch: int | None = None  # of the engine; None: not known
         self._epoch_told = False  # whether others count it so: who has never heard of a record begins with any number
         self._ahead_steps = 0.0  # of the shared clock, while we hold it
@@ -56,6 +58,7 @@ class SharedBook:
     def renewed(self, book: Book) -> None:
         """The replica was found to be another one: what was told of the old one is void."""
         self.book, self._epoch, self._epoch_told, self._row_changes = book, None, False, -1
+        self.free_blocks_told = 0.0
         if self.record is not None and self.follows:
             book.feedback.follow(self.record.z, book.feedback.burst_until_s)
 
@@ -102,6 +105,17 @@ class SharedBook:
         )
         own_steps = book.steps_now(now_s)
         book.ledger.told(row_of(load, curves), own_steps)
+
+    def is_roomy(self, now_s: float) -> bool:
+        """Whether so much is free of blocks and of seats that nobody waits for what ends here, nor soon will."""
+        book, ledger = self.book, self.book.ledger
+        seats = book.saturation.seats(now_s)
+        if seats is not None and ledger.sequences_total > (1.0 - ROOMY_RATIO) * seats:
+            return False
+        told = (
+            self.free_blocks_told >= ROOMY_RATIO * book.spec.usable_blocks
+        )  # at our last grant: of others' later ones we hear later
+        return told and book.room_ratio >= ROOMY_RATIO
 
     # ---- what we have
 

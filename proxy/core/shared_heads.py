@@ -75,6 +75,10 @@ class Heads:
         for key in [key for key, one in self._by_key.items() if key[0] == proxy and one.head.rank.waits == rank.waits]:
             del self._by_key[key]
 
+    def anybody(self, now_s: float) -> bool:
+        """Whether any head waits."""
+        return any(self._alive(one, now_s) for one in self._by_key.values())
+
     def _alive(self, one: PublishedHead, now_s: float) -> bool:
         return abs(now_s - one.stamp_s) <= self._lease_s
 

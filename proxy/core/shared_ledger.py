@@ -143,9 +143,11 @@ class SharedLedger:
         if answer is not Answer.GRANTED:
             return ReserveReply(answer, now_s, account.others(ask.proxy), account.free_blocks(), retry_s)
         account.grant(ask.proxy, ask.epoch, ask.number, ask.row, ask.anchor_steps, now_s)
-        self._heads[ask.replica].granted(ask.proxy, ask.rank)
+        heads = self._heads[ask.replica]
+        heads.granted(ask.proxy, ask.rank)
+        free_blocks = 0.0 if heads.anybody(now_s) else account.free_blocks()
         self._offer_rest(account, ask.replica, now_s)
-        return ReserveReply(answer, now_s)
+        return ReserveReply(answer, now_s, free_blocks=free_blocks)
 
     def _answer(self, account: ReplicaAccount, ask: ReserveAsk, now_s: float) -> tuple[Answer, float]:
         """What becomes of a reservation, and when to ask again."""

@@ -1,7 +1,8 @@
 """When a proxy tells the store what changed at it and others wait for: room that came free on a replica, other heads of its queue.
 
 Rule. ``TOGETHER_S`` after it happened, so that several ends of one step are told together, but ``GAP_S`` after the last time at the
-earliest: a change that comes alone is told at once, and many are told as often as a step ends.
+earliest: a change that comes alone is told at once, and many are told as often as a step ends. What nobody can be waiting for is told
+whenever the store is told anything of that name.
 
 Fails: what could not be told when it was due (a call of its kind is under way) is put off by ``GAP_S``.
 """
@@ -29,11 +30,12 @@ class Soon:
         """What is to be told, for people and tests."""
         return f"<Soon {sorted(self._due_s)}>"
 
-    def changed(self, name: str, now_s: float) -> float:
-        """It is to be told. Returns when."""
-        if name not in self._due_s:
-            self._due_s[name] = max(now_s + TOGETHER_S, self._told_s.get(name, -inf) + GAP_S)
-        return self._due_s[name]
+    def changed(self, name: str, now_s: float, *, wanted: bool = True) -> float:
+        """It is to be told. Returns when; infinite: it may wait, being not ``wanted``."""
+        due_s = self._due_s.get(name, inf)
+        if due_s == inf:
+            due_s = self._due_s[name] = max(now_s + TOGETHER_S, self._told_s.get(name, -inf) + GAP_S) if wanted else inf
+        return due_s
 
     def told(self, name: str, now_s: float) -> None:
         """It is being told."""

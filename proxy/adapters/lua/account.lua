@@ -219,9 +219,10 @@ local function owners_of(a, all)
 end
 
 -- Make the total anew where it is time: A moves to now, proxies whose lease has passed are dropped, and rows of nobody.
+-- Returns whether it was.
 local function rebuild_if_due(a)
   local steps = steps_now(a)
-  if steps < a.anchor + ANCHOR_STEPS and NOW < a.rebuilt + REBUILD_S and NOW >= a.rebuilt and NOW <= a.expires then return end
+  if steps < a.anchor + ANCHOR_STEPS and NOW < a.rebuilt + REBUILD_S and NOW >= a.rebuilt and NOW <= a.expires then return false end
   local all = redis.call('HGETALL', ROWS)
   a.anchor, a.rebuilt, a.rewritten, a.total = steps, NOW, 0, zeros(a.length)
   local owners, gone, oldest = owners_of(a, all)
@@ -243,6 +244,7 @@ local function rebuild_if_due(a)
   a.expires = oldest + LEASE
   for i = 1, #blobs do redis.call('HDEL', ROWS, blobs[i]) end
   save_total(a)
+  return true
 end
 
 -- A proxy's entry; nil where it has none.

@@ -3,15 +3,16 @@
 -- KEYS   as account.lua
 -- ARGV   1 now, 2 lease, 3 channel, 4 replica, 5 proxy, 6 epoch, 7 number, 8 row of the request, 9 rank (4 doubles), 10 own share (blocks)
 -- Returns  answer; now (s), free blocks, retry (s), anchor of the others (steps) as packed doubles; the others' row without its anchor.
---          The last is empty where the answer is granted, fenced or unknown.
+--          The last is empty where the answer is granted, fenced or unknown. Free blocks of a grant are what it leaves, and 0 where
+--          any head waits.
 
 local proxy, epoch, number, packed = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
 local rank = rank_of(ARGV[9])
-local until_s, expected = begin(proxy)
+local until_s, expected, registered = begin(proxy)
 local a = load_account()
 if not a or not shaped(a, packed) then return {'unknown', struct.pack('<dddd', NOW, 0, 0, 0), ''} end
-rebuild_if_due(a)
-if redis.call('HGET', POOL, 'p|' .. proxy) ~= epoch then return {'fenced', struct.pack('<dddd', NOW, 0, 0, 0), ''} end
+if rebuild_if_due(a) then registered = redis.call('HGET', POOL, 'p|' .. proxy) end
+if registered ~= epoch then return {'fenced', struct.pack('<dddd', NOW, 0, 0, 0), ''} end
 
 local entry, newcomer = entry_of(proxy), counted(a, packed)
 
@@ -54,9 +55,10 @@ if NOW < until_s and (expected == 0 or a.rewritten < expected) then
 else
   granted = is_empty(a)
 end
+local left = free_blocks(a, newcomer)
 if not granted then
   if not seats_free(a, newcomer[2]) then return refuse('seats', 0) end
-  if not fits(a, newcomer) then return refuse('room', 0) end
+  if not (left >= -SLACK) then return refuse('room', 0) end
 end
 
 for i = 1, a.length do a.total[i] = a.total[i] + newcomer[i] end
@@ -70,4 +72,5 @@ for i = 1, #waiting do
   if h.proxy == proxy and h.key == rank.key and h[3] == rank[3] then drop_head(h.field) else others[#others + 1] = h end
 end
 offer_rest(a, in_order(others))
-return {'granted', struct.pack('<dddd', NOW, 0, 0, 0), ''}
+if #others > 0 then left = 0 end
+return {'granted', struct.pack('<dddd', NOW, left, 0, 0), ''}

@@ -7,7 +7,7 @@
 --          record (JSON) and its number, empty where the proxy has it; the proxy that was offered room, or empty.
 
 local proxy, epoch, upto, packed = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
-local _, expected = begin(proxy)
+local _, expected, registered = begin(proxy)
 local a = load_account()
 if not a then return {'unknown', struct.pack('<dd', NOW, 0), '', '', '', ''} end
 local record, record_number = '', ''
@@ -16,8 +16,8 @@ if a.number ~= ARGV[9] then record, record_number = redis.call('HGET', STATE, 'r
 local function refuse(answer) return {answer, struct.pack('<dd', NOW, 0), '', record, record_number, ''} end
 
 if packed ~= '' and not shaped(a, packed) then return refuse('unknown') end
-rebuild_if_due(a)
-if redis.call('HGET', POOL, 'p|' .. proxy) ~= epoch then return refuse('fenced') end
+if rebuild_if_due(a) then registered = redis.call('HGET', POOL, 'p|' .. proxy) end
+if registered ~= epoch then return refuse('fenced') end
 local entry = entry_of(proxy)
 if entry and upto < entry.upto then return refuse('stale') end
 

@@ -11,6 +11,7 @@ from proxy.core.member import Member
 from proxy.core.outcome import Mode
 from proxy.core.policy import Policy
 from proxy.core.replica import EngineSample, ReplicaSample, ReplicaSpec
+from proxy.core.roomy import ROOMY_RATIO
 from proxy.core.shared import Answer, Load, Rank, ReserveReply, load_of, row_of
 from proxy.core.shared_ledger import SharedLedger
 from proxy.core.soon import TOGETHER_S
@@ -31,6 +32,7 @@ class Side:
     name: str
     deaf: bool = False
     told: list[Event] = field(default_factory=list)
+    called: list[StoreCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate = Gate(POLICY, 0.0)
@@ -54,6 +56,7 @@ class Side:
     def carry(self, now_s: float) -> list[Event]:
         told: list[Event] = []
         while calls := self.member.take_calls():
+            self.called += calls
             for call in calls:
                 if self.deaf:
                     told += self.member.failed(call, asked_s=now_s, now_s=now_s + POLICY.store.timeout_s)
@@ -257,6 +260,8 @@ def test_freed_room_is_told_sooner_than_anything_else() -> None:
     now_s = side.beats(0.0, 5) + 0.001
     side.member.beat(now_s)
     side.carry(now_s)
+    book = side.gate.fleet.books["r0"]
+    book.room_ratio = ROOMY_RATIO - 0.01
     side.member.freed("r0", now_s + 0.01)
     assert side.member.due_s == pytest.approx(now_s + 0.01 + TOGETHER_S)
     side.member.beat(side.member.due_s)

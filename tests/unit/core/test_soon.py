@@ -30,6 +30,15 @@ def test_many_changes_are_told_together() -> None:
     assert soon.changed("r1", 1.021) == pytest.approx(1.023), "another replica is told by itself"
 
 
+def test_what_nobody_waits_for_is_told_when_somebody_does() -> None:
+    soon = Soon()
+    assert soon.changed("r0", 1.0, wanted=False) == inf
+    assert soon.put_off(9.0, {"r0"}) == inf
+    assert "r0" in soon
+    assert soon.changed("r0", 9.0) == pytest.approx(9.0 + TOGETHER_S)
+    assert soon.changed("r0", 9.001, wanted=False) == pytest.approx(9.0 + TOGETHER_S)
+
+
 def test_what_could_not_be_told_is_tried_again_and_what_is_gone_is_forgotten() -> None:
     soon = Soon()
     for name in ("r0", "r1", HEADS):
@@ -50,6 +59,7 @@ def test_the_store_hears_of_room_before_it_is_asked_for_it() -> None:
     other.beats(0.0, 5)
     assert side.reserve("old", 60.0, 0.6) == [Granted("old")]
     assert other.reserve("theirs", 30.0, 0.6) == [Granted("theirs")]
+    side.gate.fleet.books["r0"].room_ratio = 0.1  # as a refresh finds it
     side.member.freed("r0", 0.61)
     assert side.reserve("new", 60.0, 0.61)[-1] == Granted("new")
     assert ledger.accounts["r0"].total[0] == 2.0
