@@ -5,12 +5,14 @@ The timer is one that connections share, and a connection stays in its place the
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.adapters.flow import Flag, Flow, Line
+from proxy.adapters.turns import Turns
 from proxy.adapters.upstream_bounds import Timed, Wheel
 
 
@@ -18,7 +20,7 @@ class LeanHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
     # Slots, here and below: with more than thirty names in its dictionary an instance would not share their keys with others.
-    __slots__ = ("_idle_since_s", "_watched")
+    __slots__ = ("_idle_since_s", "_turns", "_watched")
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -30,6 +32,7 @@ class LeanHttpProtocol(HttpToolsProtocol):
         """The transport's side."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self.flow = Flow(self.transport)
+        self._turns = Turns.of(self.loop)
 
     def on_headers_complete(self) -> None:
         """The parser's side: begin to serve."""
@@ -48,6 +51,9 @@ class LeanHttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
         else:
             self._wait_for_a_request()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._turns.begin(partial(super()._start_asgi_task, cycle, app))
 
     def forget_parser(self) -> None:
         """Between requests it has nothing to remember, and a kilobyte to forget: what comes next finds another."""

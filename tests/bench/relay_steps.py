@@ -36,7 +36,7 @@ from tests.bench.relay_load import CHUNK, STREAM_HEAD, WORDS, whole
 
 HERE = Path(__file__).resolve().parents[2]
 CLIENTS = 64
-TURNS = 20  # of the loop, within which all streams flow
+TURNS = CLIENTS + 20  # of the loop, within which all streams flow
 SLICES = 20  # of a round, each measured alone: a tenth of them is below what is told
 REPLICA = "http://127.0.0.1:9"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%b"}],"max_tokens":16}' % b" ".join(WORDS * 6)

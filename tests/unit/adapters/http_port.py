@@ -31,6 +31,9 @@ class Loop:
     def time(self) -> float:
         return self.now_s
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        call()  # a turn of this loop is over at once
+
     def call_later(self, delay_s: float, call: Callable[..., None], *given: Any) -> Timer:
         return self.call_at(self.now_s + delay_s, call, *given)
 
