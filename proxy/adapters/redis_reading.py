@@ -89,9 +89,10 @@ def card_of(field: bytes, data: bytes) -> ProxyCard:
     return ProxyCard(**fields | {"clocks": clocks, "health": health, "levels": Levels(whole(period, -1), told_levels)})
 
 
-def _level(priority: object, tenant: object, offset: object, charged: object) -> Level:
+def _level(priority: object, tenant: object, offset: object, charged: object, *line: object) -> Level:
     most = int(PRIORITY_MAX)
-    return Level(whole(priority, -most, most), text(tenant), number(offset, -STEPS_MAX), number(charged, -STEPS_MAX))
+    who = whole(priority, -most, most), text(tenant)
+    return Level(*who, number(offset, -STEPS_MAX), number(charged, -STEPS_MAX), *(number(one) for one in line))
 
 
 def _notice(replica: object, ejected_s: object, until_s: object, streak: object, answered_s: object) -> Notice:

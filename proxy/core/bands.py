@@ -5,7 +5,8 @@ came: by the time the tenant has been served ``w_i`` the others ``j`` of its ban
 
     ahead = all of the higher bands + w_i + sum over j of min(w_j, max(0, (v_i + w_i / f_i - v_j) * f_j))
 
-It costs O(tenants waiting), whatever the number of requests.
+It costs O(tenants waiting), whatever the number of requests. A line that is at several proxies is one line, whose requests go by their
+deadlines wherever they wait: what is promised of it elsewhere is ahead of its end as well, and moves at the rate that is measured there.
 
 Fails: who comes later and goes ahead of the place is not in it; the measured rate of the tenant's own line tells of those.
 """
@@ -26,7 +27,8 @@ from proxy.core.waiting import Waiting, sort_key
 class TenantLine:
     """One tenant's line, in order. ``charge`` sums those with a promise, ``peak_blocks`` the forecast peaks of all; ``apart`` says that
     when last looked at its first one was kept from going by its tenant's share, or is of a tenant that asks for much. ``drain``
-    measures how fast the line moves, ``length`` and ``scale`` are for ``core.charging``.
+    measures how fast the line moves, ``length`` and ``scale`` are for ``core.charging``; ``charge_elsewhere`` and ``elsewhere_per_s`` are
+    those with a promise at other proxies, and how fast they move there, in block-steps.
     """
 
     weight: float = 1.0
@@ -38,6 +40,8 @@ class TenantLine:
     drain: DrainMeter = field(default_factory=DrainMeter)
     length: MeanLength = field(default_factory=MeanLength)
     scale: Scale = field(default_factory=Scale)
+    charge_elsewhere: float = 0.0
+    elsewhere_per_s: float = 0.0
 
     def before(self, rank_s: float) -> float:
         """Block-steps of those with a promise that go before one of this rank, mostly all."""
@@ -50,11 +54,11 @@ class TenantLine:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Work ahead of a place, in block-steps: all of it, and that of the same tenant; the meter of that tenant's line, where it has one."""
+    """Work ahead of a place at this proxy, in block-steps: all of it, and that of the same tenant; that tenant's line, where it has one."""
 
     total: float
     own: float
-    line: DrainMeter | None
+    line: TenantLine | None
 
 
 @dataclass(slots=True)
@@ -114,7 +118,7 @@ class Band:
             for other in self.tenants.values()
             if other is not tenant and other.charge > 0.0 and other.virtual < until
         )
-        return Ahead(above + own + others, own, None if tenant is None else tenant.drain)
+        return Ahead(above + own + others, own, tenant)
 
 
 def taken(order: Iterator[Waiting], takes: Callable[[Waiting], bool], bands: Mapping[int, Band]) -> Iterator[Waiting]:

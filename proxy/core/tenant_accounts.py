@@ -31,18 +31,23 @@ from typing import NamedTuple
 from proxy.core.wait_queue import WaitQueue
 
 LEVELS_MAX = 256  # told with every beat, some 15 KB then; whoever is served before the next one is among them
+SEEN_S_MIN = 1.0  # of a line that waited: an admission or two say nothing of its rate
 LOST_RATIO = 0.5  # of what its teller knew of: charges are given back too, but not by half of what a period has
 
 TenantKey = tuple[int, str]  # priority and tenant
 
 
 class Level(NamedTuple):
-    """How far a tenant's virtual time is ahead of what it was charged, ``charged`` by the account: token-time per weight."""
+    """How far a tenant's virtual time is ahead of what it was charged, ``charged`` by the account: token-time per weight. Besides, what of
+    its line there has a promise, and how fast that moves (0: not seen for long enough to tell), in block-steps.
+    """
 
     priority: int
     tenant: str
     offset: float
     charged: float
+    promised: float = 0.0
+    promised_per_s: float = 0.0
 
 
 class Levels(NamedTuple):
@@ -77,24 +82,39 @@ class TenantAccounts:
     def lost(self) -> None:
         """The others are not heard of: who waits there counts no more."""
         self._missed = True
+        self._join_lines([])
         for band in self._queue.bands.values():
             band.floor_elsewhere = inf
+
+    def _join_lines(self, others: Iterable[Level]) -> None:
+        """Let every line know of its tenant's at other proxies."""
+        for band in self._queue.bands.values():
+            for line in band.tenants.values():
+                line.charge_elsewhere = line.elsewhere_per_s = 0.0
+        for level in others:
+            ours = self._queue.band(level.priority).tenants.get(level.tenant)
+            if ours is not None:
+                ours.charge_elsewhere += level.promised
+                ours.elsewhere_per_s += level.promised_per_s
 
     def levels(self) -> Levels:
         """Of those who wait here, the next in turn."""
         if self._period is None:
             return NO_LEVELS
         waiting = (
-            (line.virtual, priority, tenant)
+            (line.virtual, (priority, tenant))
             for priority, band in self._queue.bands.items()
             for tenant, line in band.tenants.items()
             if line.waiting
         )
-        told = [
-            Level(priority, tenant, virtual - self._charged((priority, tenant)), self._totals.get((priority, tenant), 0.0))
-            for virtual, priority, tenant in nsmallest(LEVELS_MAX, waiting)
-        ]
-        return Levels(self._period, tuple(told))
+        return Levels(self._period, tuple(self._level(*key) for _, key in nsmallest(LEVELS_MAX, waiting)))
+
+    def _level(self, priority: int, tenant: str) -> Level:
+        line, key = self._queue.bands[priority].tenants[tenant], (priority, tenant)
+        drain = line.drain
+        per_s = max(0.0, drain.work) / drain.seconds if drain.seconds >= SEEN_S_MIN else 0.0
+        charged = self._totals.get(key, 0.0)
+        return Level(priority, tenant, line.virtual - self._charged(key), charged, max(0.0, line.charge), per_s)
 
     def heard(self, totals: Mapping[TenantKey, float], period: int, told: Iterable[Levels]) -> None:
         """The store's account of the period, in which is what we told last, and the levels that the others told. To be called when the
@@ -102,7 +122,9 @@ class TenantAccounts:
         """
         begins = self._period is None or (self._missed and period != self._period)
         self._period, self._totals, self._told, self._missed = period, totals, {}, False
-        elsewhere = self._waiting_elsewhere(level for levels in told if levels.period == period for level in levels.levels)
+        others = [level for levels in told if levels.period == period for level in levels.levels]
+        self._join_lines(others)
+        elsewhere = self._waiting_elsewhere(others)
         floors: dict[int, float] = {}
         for (priority, _), virtual in elsewhere.items():
             floors[priority] = min(virtual, floors.get(priority, inf))
@@ -120,10 +142,10 @@ class TenantAccounts:
     def _waiting_elsewhere(self, levels: Iterable[Level]) -> dict[TenantKey, float]:
         """The virtual time of everybody who waits at other proxies."""
         found: dict[TenantKey, float] = {}
-        for priority, tenant, offset, charged in levels:
-            key = priority, tenant
-            if self._totals.get(key, 0.0) >= LOST_RATIO * charged:
-                found[key] = min(offset + self._charged(key), found.get(key, inf))
+        for level in levels:
+            key = level.priority, level.tenant
+            if self._totals.get(key, 0.0) >= LOST_RATIO * level.charged:
+                found[key] = min(level.offset + self._charged(key), found.get(key, inf))
         return found
 
     def _charged(self, key: TenantKey) -> float:

@@ -4,8 +4,10 @@ Formula. ``R`` is the measured rate of the whole queue (``core.drain``; its prio
 of usable blocks * steps per second), ``a`` the work ahead of the place and ``o`` the part of it that is the tenant's own (``core.bands``).
 The tenant's line moves at a measured rate ``r`` of its own, the prior of which is what the order foretells, ``R * o / a``:
 
-    W = o / r        or a / R where nothing of the tenant's own is ahead
+    W = (o + sum of o_k) / (r + sum of r_k)        or a / R where nothing of the tenant's own is ahead
 
+with ``o_k`` and ``r_k`` of the tenant's line at the other proxies ``k`` where it waits too (``core.tenant_accounts``): by a quarter of the
+line each of four proxies forecast with larger errors, and promised less for it;
 and those of the line who were told to come back before ``W`` is over are let in first (``core.promises``), unless the request is itself one
 of them. Who is refused is told to come back when the line and everybody told before have been served, less ``RETURN_EARLY_RATIO`` of
 the time it may wait then: so it finds a line it can stand in, and neither it nor the engine waits for the other.
@@ -72,9 +74,11 @@ class WaitForecast:
         """Work ahead of ``entry`` and the rate at which it is done."""
         ahead = self._queue.ahead(entry.demand, entry.rank_s + now_s - entry.enqueued_s)
         rate_per_s = self.rate_per_s(books)
-        if ahead.line is None or ahead.own <= 0.0:
+        line = ahead.line
+        if line is None or ahead.own + line.charge_elsewhere <= 0.0:
             return ahead.total, rate_per_s
-        return ahead.own, max(ahead.line.rate_per_s(rate_per_s * ahead.own / ahead.total), 1e-9)
+        prior_per_s = rate_per_s * ahead.own / ahead.total if ahead.own > 0.0 else rate_per_s
+        return ahead.own + line.charge_elsewhere, max(line.drain.rate_per_s(prior_per_s) + line.elsewhere_per_s, 1e-9)
 
     def return_s(self, entry: Waiting, books: Iterable[Book], now_s: float) -> float:
         """Seconds after which the client of a refused request should come back; a seat is kept for it then."""

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.redis
 DEPLOY = Path(__file__).parents[3] / "deploy" / "README.md"
 EJECTED = Notice("r0", 5.25, 7.25, 1)
 TIMEOUT_S = 1.0  # the machine of a test may be busy
-LEVELS = Levels(5, (Level(0, "t", 2.25, 40.0), Level(1, "", -0.5, 0.0)))
+LEVELS = Levels(5, (Level(0, "t", 2.25, 40.0, 7.5, 0.5), Level(1, "", -0.5, 0.0)))
 CARD = ProxyCard(
     "a", "digest", "0.1", "enforce", "http://a", ((0, 2.5),), 1000.0, (EJECTED, Notice("r1", answered_s=7.5)), LEVELS
 )

@@ -5,7 +5,7 @@ import pytest
 from proxy.core.events import Arrive, Cancelled
 from proxy.core.exchange import Exchange
 from proxy.core.gate import Gate
-from proxy.core.tenant_accounts import LEVELS_MAX, NO_LEVELS, Level, Levels
+from proxy.core.tenant_accounts import LEVELS_MAX, NO_LEVELS, SEEN_S_MIN, Level, Levels
 from tests.support.several import filled, gate_of, quarter
 
 PERIOD = 7
@@ -185,3 +185,34 @@ def test_the_next_in_turn_are_told(waiting: int, told: int) -> None:
     levels = gate.share().exchange.accounts.levels().levels
     assert len(levels) == told
     assert levels[0].tenant == f"t{waiting - 1}"
+
+
+def test_a_line_at_two_proxies_is_one_line_that_moves_at_the_sum_of_their_rates() -> None:
+    here, there, store = pair()
+    for gate in (here, there):
+        waits(gate, f"{id(gate)}", "spread")
+    line, other = (gate.queue.bands[0].tenants["spread"] for gate in (here, there))
+    line.drain.work, line.drain.seconds = 200.0, 10.0
+    other.drain.work, other.drain.seconds = 300.0, SEEN_S_MIN
+    entry, books, forecast = here.queue.entries()[0], list(here.fleet), here.shedding.forecast
+    here_per_s = line.drain.rate_per_s(forecast.rate_per_s(books))
+    alone_s = forecast.wait_s(entry, books, 1.0)
+    assert alone_s == pytest.approx(line.charge / here_per_s, rel=1e-3)
+    store.beats()
+    assert line.charge_elsewhere == pytest.approx(other.charge)
+    assert line.elsewhere_per_s == pytest.approx(300.0 / SEEN_S_MIN)
+    together_s = forecast.wait_s(entry, books, 1.0)
+    assert together_s == pytest.approx((line.charge + other.charge) / (here_per_s + 300.0 / SEEN_S_MIN), rel=1e-3)
+    here.share().lost(2, 2.0)
+    assert forecast.wait_s(entry, books, 1.0) == pytest.approx(alone_s)
+
+
+@pytest.mark.parametrize(("seen_s", "known"), [(SEEN_S_MIN - 0.01, False), (SEEN_S_MIN, True), (SEEN_S_MIN + 0.01, True)])
+def test_a_rate_is_told_of_a_line_that_was_seen_for_long_enough(seen_s: float, *, known: bool) -> None:
+    gate = full()
+    gate.share().exchange.accounts.heard({}, PERIOD, [])
+    waits(gate, "q", "spread")
+    drain = gate.queue.bands[0].tenants["spread"].drain
+    drain.work, drain.seconds = 30.0, seen_s
+    (told,) = [one for one in gate.share().exchange.accounts.levels().levels if one.tenant == "spread"]
+    assert (told.promised_per_s > 0.0) is known
