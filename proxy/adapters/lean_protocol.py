@@ -15,6 +15,8 @@ from proxy.adapters.flow import Flag, Flow, Line
 from proxy.adapters.turns import Turns
 from proxy.adapters.upstream_bounds import Timed, Wheel
 
+_servers: dict[Any, Any] = {}  # the addresses that are listened to, each once
+
 
 class LeanHttpProtocol(HttpToolsProtocol):
     """One connection."""
@@ -33,6 +35,7 @@ class LeanHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)  # type: ignore[arg-type]
         self.flow = Flow(self.transport)
         self._turns = Turns.of(self.loop)
+        self.server = _servers.setdefault(self.server, self.server)
 
     def on_headers_complete(self) -> None:
         """The parser's side: begin to serve."""

@@ -66,13 +66,17 @@ class LeaseRows:
         return row
 
     def _grow(self) -> None:
-        for name in ("live", "placed", "streaming", "classes", "sent_steps", "sequences", "tokens", "looked"):
+        rows = len(self.live)
+        for name in ("live", "placed", "streaming", "classes", "sent_steps", "sequences", "tokens", "looked", "alive"):
             array = getattr(self, name)
-            setattr(self, name, np.concatenate((array, np.zeros_like(array))))
-        self.alive = np.concatenate((self.alive, np.zeros_like(self.alive)))
+            longer = np.zeros((2 * rows, *array.shape[1:]), array.dtype)  # pages that nobody has written are no memory yet
+            longer[:rows] = array
+            setattr(self, name, longer)
         for name in ("fields", "curves", "cap_ends"):
             array = getattr(self, name)
-            setattr(self, name, np.concatenate((array, np.zeros_like(array)), axis=1))
+            longer = np.zeros((len(array), 2 * rows, *array.shape[2:]), array.dtype)
+            longer[:, :rows] = array
+            setattr(self, name, longer)
 
     def free(self, rows: list[int]) -> None:
         """Their lease ended."""

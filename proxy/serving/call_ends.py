@@ -119,18 +119,15 @@ class Flowing:
         self._relay = relay
         self._tried = tried
 
-    async def run(self) -> None:
-        """Relay the rest, and account for it."""
-        try:
-            await self.until_left()
-        finally:
-            self._ends.over(self._course)
-
-    async def until_left(self) -> None:
-        """Relay the rest, and leave the place."""
+    async def run(self, *, alone: bool = True) -> None:
+        """Relay the rest, leave the place, and account for the call; not ``alone``: somebody waits who will account for it."""
         ends, course = self._ends, self._course
         course.flowing = None  # each would keep the other
         try:
-            ends.answered(course, await self._relay.rest(), self._tried, others=False)
+            try:
+                ends.answered(course, await self._relay.rest(), self._tried, others=False)
+            finally:
+                await ends.left(course, self._admission, self._place)
         finally:
-            await ends.left(course, self._admission, self._place)
+            if alone:
+                ends.over(course)

@@ -103,7 +103,7 @@ class Calls:
         async with kept_alive(services, course, demand, send, form_of(intake.route)) as line:
             await self._in_place(course, demand, receive, line)
             if course.flowing is not None:
-                await course.flowing.until_left()
+                await course.flowing.run(alone=False)
 
     async def _in_place(self, course: Course, demand: Demand, receive: Receive, send: Send) -> None:
         """Wait for a place and relay within it, up to where the answer flows."""
