@@ -129,8 +129,8 @@ class BoundedHttpProtocol(LeanHttpProtocol):
                 return
         if before != (self._message, self._phase):
             self._first_bytes = len(data)
-        elif not self._room_for(len(data), len(data) - (self._body_bytes - body_bytes)):
-            return
+        elif self._phase is _BETWEEN or not self._room_for(len(data), len(data) - (self._body_bytes - body_bytes)):
+            return  # line ends alone leave a connection as idle as it was
         self._watch()
 
     # What the parser calls

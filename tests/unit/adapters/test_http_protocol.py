@@ -24,6 +24,35 @@ async def test_a_silent_connection_is_an_idle_one(port: Port) -> None:
     assert not port.transport.written
 
 
+@pytest.mark.parametrize("first", [b"", GET])
+async def test_line_ends_alone_keep_no_connection(port: Port, first: bytes) -> None:
+    """Each of them had made it idle anew: one byte a minute kept it for ever."""
+    if first:
+        port.gets(first)
+        port.protocol._link.begin_now(200, [], b"x", whole=True)
+    for second in range(1, 75):
+        port.loop.go_to(1000.0 + second)
+        port.gets(b"\r\n" if second % 2 else b"\n")
+    assert not port.transport.closed
+    port.loop.go_to(1075.0 + LATE_S)
+    assert port.transport.closed
+    assert not port.faults
+
+
+async def test_a_request_after_line_ends_has_its_whole_time(port: Port) -> None:
+    port.loop.go_to(1070.0)
+    port.gets(b"\r\n\r\n")
+    port.gets(GET)
+    port.loop.go_to(5000.0)
+    assert not port.transport.closed
+    port.gets(b"\r\n")  # while it is answered
+    port.protocol._link.begin_now(200, [], b"x", whole=True)
+    port.loop.go_to(5074.9)
+    assert not port.transport.closed
+    port.loop.go_to(5075.0 + LATE_S)
+    assert port.transport.closed
+
+
 async def test_a_head_has_its_time(port: Port) -> None:
     port.gets(b"GET / HT")
     port.loop.go_to(1009.9)
