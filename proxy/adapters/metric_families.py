@@ -6,6 +6,8 @@ from functools import lru_cache
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, Sample
 
+from proxy.wire.log_text import plain
+
 SAMPLES_AT_ONCE = 100  # of one family: a fifth of a millisecond
 
 
@@ -45,7 +47,9 @@ def _line(sample: Sample) -> str:
 
 @lru_cache(4096)
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    """The format asks for three signs; any other that ends a line for some reader, or steers a terminal, is written out besides."""
+    text = value if value.isprintable() else "\n".join(map(plain, value.split("\n")))
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 class _One(CollectorRegistry):

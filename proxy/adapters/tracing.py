@@ -23,6 +23,7 @@ from proxy import __version__
 from proxy.core.outcome import Outcome
 from proxy.ports import Clock, Headers
 from proxy.ports.record import RequestRecord
+from proxy.wire.log_text import plain
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -32,6 +33,7 @@ OPERATIONS = {
 }
 EMBEDDINGS = ("/v1/embeddings", "/v2/embed", "/pooling")
 FAULTS = frozenset({Outcome.UPSTREAM_FAILED, Outcome.CUT_OFF, Outcome.INTERNAL})
+NAME_CHARS_MAX = 512  # as the log has it: the longest names of models and replicas are paths
 CONTEXT_FIELDS = frozenset({b"traceparent", b"tracestate"})
 
 
@@ -106,7 +108,7 @@ class OtelTrace:
         if self._span.is_recording():
             self._between(record)
             operation = _operation(record.route)
-            self._span.update_name(f"{operation} {record.model}".rstrip())
+            self._span.update_name(_shown(f"{operation} {record.model}".rstrip()))
             self._span.set_attributes(_attributes(record, operation))
             if failed:
                 self._span.set_status(Status(StatusCode.ERROR, record.outcome.value))
@@ -146,7 +148,7 @@ def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeVal
         "gen_ai.request.stream": record.streaming,
         "gen_ai.request.max_tokens": None if demand is None else demand.output_tokens_max,
         "gen_ai.request.choice.count": None if demand is None or demand.copies == 1 else demand.copies,
-        "gen_ai.response.finish_reasons": list(record.finish_reasons) or None,
+        "gen_ai.response.finish_reasons": [_shown(one) for one in record.finish_reasons] or None,
         "gen_ai.response.time_to_first_chunk": record.ttft_s,
         "gen_ai.usage.input_tokens": record.prompt_tokens_reported or record.prompt_tokens,
         "gen_ai.usage.output_tokens": record.output_tokens,
@@ -160,4 +162,9 @@ def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeVal
         "kvgate.replica": record.replica,
         "kvgate.reroutes": record.reroutes,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: _shown(value) if isinstance(value, str) else value for name, value in found.items() if value is not None}
+
+
+def _shown(text: str) -> str:
+    """What clients and replicas choose, as one word of a span."""
+    return plain(text[:NAME_CHARS_MAX])

@@ -10,6 +10,7 @@ import msgspec
 from proxy.cli.admin_call import ADMIN_URL, AdminCallError, call
 from proxy.cli.reading import base_url
 from proxy.config.settings import SettingsError
+from proxy.wire.log_text import json_plain
 
 ENDING = ".json.gz"
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     try:
         with out.open("xb") as file:
-            file.write(gzip.compress(msgspec.json.encode(told)))
+            file.write(gzip.compress(json_plain(msgspec.json.encode(told))))
     except OSError as error:
         raise SettingsError([f"--out: {out} cannot be written: {error.strerror}"]) from error
     names = "as they are" if arguments.tenant_names else "hashed"

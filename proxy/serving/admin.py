@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy.serving.admin_live import live_routes
@@ -24,6 +24,7 @@ from proxy.serving.admin_requests import request_routes
 from proxy.serving.admin_snapshot import snapshot_routes
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.exposition import exposition
+from proxy.serving.plain_json import PlainJson
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
 from proxy.serving.watcher import ReplicaWatcher
@@ -39,7 +40,7 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
         return response_of(await exposition(services.telemetry, services.clock, services.workers))
 
     async def health(_: Request) -> Response:
-        return JSONResponse({"status": "alive"})
+        return PlainJson({"status": "alive"})
 
     async def ready(_: Request) -> Response:
         return response_of(endpoints.ready())
@@ -47,23 +48,23 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
     async def replicas(request: Request) -> Response:
         history = request.query_params.get("history") not in {None, "", "0"}
         watchers = services.watchers.values()
-        return JSONResponse([replica_state(services, one, name, history=history) for one in watchers for name in one.names])
+        return PlainJson([replica_state(services, one, name, history=history) for one in watchers for name in one.names])
 
     async def proxies(_: Request) -> Response:
         if services.exchange is None:
-            return JSONResponse({"store": None, "proxies": []})
+            return PlainJson({"store": None, "proxies": []})
         found = asdict(store_state(services.exchange, services.clock.now_s()))
         cards, member = found.pop("proxies"), services.exchange.sharing.member
         store_s = member.store_s(services.clock.now_s())
         for card in cards:
             card |= {"this": card["proxy"] == member.name, "seen_s_ago": max(0.0, store_s - card.pop("seen_s"))}
-        return JSONResponse(
+        return PlainJson(
             _finite({"proxy": member.name, "policy_digest": services.exchange.digest, "store": found, "proxies": cards})
         )
 
     async def state(_: Request) -> Response:
         gate = services.dispatcher.gate
-        return JSONResponse(
+        return PlainJson(
             {
                 **overrides_state(services),
                 "counters": asdict(gate.counters),

@@ -16,11 +16,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy.core.override import LASTS_S_MAX, LASTS_S_MIN, MODE, TEXT_CHARS_MAX, Override, drain_of
 from proxy.serving.access import error_answer
+from proxy.serving.plain_json import PlainJson
 from proxy.serving.services import Services
 from proxy.wire.answers import Answer
 
@@ -72,7 +73,7 @@ class OverrideRoutes:
 
     async def _shown(self, request: Request) -> Response:
         del request
-        return JSONResponse(overrides_state(self._services))
+        return PlainJson(overrides_state(self._services))
 
     async def _set_mode(self, request: Request) -> Response:
         ask = msgspec.json.decode(await request.body(), type=ModeAsk)
@@ -163,7 +164,7 @@ def overrides_state(services: Services) -> dict[str, Any]:
 
 def _done(services: Services, fault: str | None) -> Response:
     state = overrides_state(services)
-    return JSONResponse(state if fault is None else state | {"told_all": False, "fault": fault})
+    return PlainJson(state if fault is None else state | {"told_all": False, "fault": fault})
 
 
 def _unknown_replica(services: Services, replica: str) -> Response:

@@ -11,12 +11,13 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy.config.nodes import FILE_BYTES_MAX
 from proxy.serving.access import error_answer
 from proxy.serving.admin_overrides import changing, response_of
+from proxy.serving.plain_json import PlainJson
 from proxy.serving.services import Services
 
 NOT_HERE = "A policy is changed in its file, %s, and rules within a second. ?dry_run=1 tells what one would change."
@@ -38,7 +39,7 @@ class PolicyRoutes:
     async def _shown(self, request: Request) -> Response:
         del request
         live = self._services.live
-        return JSONResponse(asdict(live.state()) | {"replicas": [one.name for one in self._services.replicas.wanted]})
+        return PlainJson(asdict(live.state()) | {"replicas": [one.name for one in self._services.replicas.wanted]})
 
     async def _judged(self, request: Request) -> Response:
         live = self._services.live
@@ -53,8 +54,8 @@ class PolicyRoutes:
         for parts in judged.parts.values():
             await parts.feed.aclose()  # nothing was opened, and nothing will be
         if judged.policy is None:
-            return JSONResponse({"good": False, "faults": judged.faults}, 422)
+            return PlainJson({"good": False, "faults": judged.faults}, 422)
         replicas = self._services.replicas.changes_by(judged.policy.replicas)
         answer: dict[str, Any] = {"good": True, "faults": [], "warnings": judged.warnings}
         answer["changes"] = [asdict(change) for change in judged.changes]
-        return JSONResponse(answer | {"at_restart": judged.at_restart, "replicas": asdict(replicas)})
+        return PlainJson(answer | {"at_restart": judged.at_restart, "replicas": asdict(replicas)})

@@ -7,6 +7,7 @@ from starlette.routing import Route
 
 from proxy.serving.admin_overrides import seconds_asked
 from proxy.serving.history import MINUTE_S, MINUTES_MAX, History
+from proxy.wire.log_text import json_plain
 
 SINCE_S_MIN, SINCE_S_MAX = MINUTE_S, MINUTES_MAX * MINUTE_S
 SINCE_S = 86_400.0
@@ -20,6 +21,6 @@ def report_routes(history: History) -> list[Route]:
         if isinstance(since_s, Response):
             return since_s
         history.look()
-        return Response(msgspec.json.encode(history.report(since_s)), media_type="application/json")
+        return Response(json_plain(msgspec.json.encode(history.report(since_s))), media_type="application/json")
 
     return [Route("/admin/report", report, methods=["GET"])]

@@ -20,6 +20,7 @@ from proxy.serving.decisions import KEPT_MAX, found_in
 from proxy.serving.packed_ring import PackedRing
 from proxy.serving.services import Services
 from proxy.wire.decision import Decision, shown
+from proxy.wire.log_text import json_plain
 
 LAST = 50
 LAST_MAX = 1000
@@ -60,7 +61,7 @@ def request_routes(services: Services) -> list[Route]:
 def _body(proxy: str, opened: list[Decision], packed: PackedRing | None, matching: Mapping[str, str], last: int) -> bytes:
     """What is told; in a thread, since a search through everything and a thousand records take some ten milliseconds."""
     found = opened if packed is None else opened + found_in(packed, matching, last - len(opened))
-    return msgspec.json.encode({"proxy": proxy, "requests": [shown(one) for one in found]})
+    return json_plain(msgspec.json.encode({"proxy": proxy, "requests": [shown(one) for one in found]}))
 
 
 def not_found(services: Services, request_id: str) -> str:

@@ -31,6 +31,7 @@ from proxy.serving.replica_state import replica_state
 from proxy.serving.services import Services
 from proxy.serving.state import store_state
 from proxy.wire.decision import Decision
+from proxy.wire.log_text import json_plain
 from proxy.wire.snapshot import Names, decision_shown, hashing, metrics_shown, policy_shown
 
 FORMAT = 1
@@ -64,7 +65,7 @@ def _body(state: dict[str, Any], opened: list[Decision], ended: PackedRing, metr
     state["metrics"] = metrics_shown(metrics, names).splitlines()
     state["open"] = [decision_shown(one, names) for one in opened]
     state["decisions"] = [decision_shown(unpacked(one), names) for one in reversed(ended)]
-    return msgspec.json.encode(state, enc_hook=str)  # networks of trusted callers
+    return json_plain(msgspec.json.encode(state, enc_hook=str))  # networks of trusted callers
 
 
 def _state(services: Services, names: Names | None) -> dict[str, Any]:

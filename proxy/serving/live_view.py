@@ -34,6 +34,7 @@ from proxy.wire.live_report import (
     StoreNow,
     WaitingNow,
 )
+from proxy.wire.log_text import json_plain
 
 FRESH_S = 0.4
 TENANTS_MAX = 20
@@ -61,7 +62,7 @@ class LiveView:
             decisions=[*self._made.decisions, *ended_lines(self._services.decisions, ended_after)],  # the end is the last word
             ended=self._services.decisions.ended_total,
         )
-        return msgspec.json.encode(made)
+        return json_plain(msgspec.json.encode(made))
 
     def _now(self, now_s: float) -> LiveReport:
         services = self._services

@@ -14,13 +14,14 @@ from proxy.serving.drain import DrainPhase
 from proxy.serving.exposition import exposition
 from proxy.serving.services import Services
 from proxy.wire.answers import Answer
+from proxy.wire.log_text import json_plain
 
 JSON = (b"content-type", b"application/json")
 
 
 def json_answer(status: int, value: object) -> Answer:
     """An answer of our own."""
-    body = msgspec.json.encode(value)
+    body = json_plain(msgspec.json.encode(value))
     return Answer(status, (JSON, (b"content-length", b"%d" % len(body))), body)
 
 

@@ -53,6 +53,19 @@ def plain(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def json_plain(data: bytes) -> bytes:
+    """JSON with the same signs as escapes: it says the same, and whoever reads it on a terminal is safe."""
+    text = data.decode()
+    if text.isprintable():
+        return data
+    return "".join(sign if sign.isprintable() or sign == "\n" else _json_escape(sign) for sign in text).encode()
+
+
+def _json_escape(sign: str) -> str:
+    units = sign.encode("utf-16-be")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
 def word(value: object) -> str:
     """A value as one word: quoted where it has spaces, signs that cannot be seen, or nothing."""
     if isinstance(value, float):
