@@ -18,6 +18,7 @@ from proxy import __version__
 from proxy.adapters.clock import SystemClock
 from proxy.adapters.control_http import USER_AGENT
 from proxy.adapters.file_watch import FileWatch
+from proxy.adapters.freed_memory import collect_regularly
 from proxy.adapters.http_protocol import ConnectionRules
 from proxy.adapters.kv_events import KvEventsUnavailableError
 from proxy.adapters.log_output import open_log
@@ -115,6 +116,7 @@ async def _serve(
             asyncio.create_task(services.ring.run()),
             asyncio.create_task(watch.run()),
             asyncio.create_task(services.discoverer.run()),
+            asyncio.create_task(collect_regularly()),
         ]
         if services.exchange is not None:
             tasks += [asyncio.create_task(services.exchange.sharing.run()), asyncio.create_task(services.exchange.run())]
