@@ -9,6 +9,7 @@ from enum import StrEnum
 from proxy.config.secret_forms import SECRET
 
 _USER = re.compile(r"//\S*@")  # of an address: a password has no form of its own
+_QUERY = re.compile(r"(//[^\s?#]*[?#])\S+")  # nor has a token in the query
 
 
 class Severity(StrEnum):
@@ -62,7 +63,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def printable(text: str, longest: int = 60) -> str:
     """Return user text fit for one line of an error: without secrets, escaped where it would not print, and cut when it is long."""
-    text = _USER.sub("//…@", SECRET.sub("…", text))
+    text = _QUERY.sub(r"\1…", _USER.sub("//…@", SECRET.sub("…", text)))
     shown = text if len(text) <= longest else text[: longest - 1] + "…"
     return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
 

@@ -174,6 +174,8 @@ SECRETS_IN_FILES = (
     "replicas: [{url: 'http://me:sk-planted0123456789abcdef@a:8000'}]\n",
     "replicas: [{url: 'http://me:planted@a:8000'}]\n",
     "replicas: ['http://planted@a:8000/x@y']\n",
+    "replicas: ['http://a:8000/?token=planted']\n",
+    "replicas: ['http://a:8000/#planted']\n",
     "? sk-planted0123456789abcdef\n: 1\n",
     "tenants: {list: {x: {key_sha256: [sk-planted0123456789abcdef]}}}\n",
 )
