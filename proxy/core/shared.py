@@ -46,7 +46,10 @@ LOAD_FIELDS = len(Load._fields)
 
 def row_of(load: Load, curves: FloatArray) -> FloatArray:
     """One row from its figures and its curves (4, G)."""
-    return np.concatenate((np.asarray(load), curves.reshape(-1)))
+    row = np.empty(LOAD_FIELDS + curves.size)
+    row[:LOAD_FIELDS] = load
+    row[LOAD_FIELDS:] = curves.reshape(-1)
+    return row
 
 
 def load_of(row: FloatArray) -> Load:

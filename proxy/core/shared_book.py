@@ -161,10 +161,11 @@ class SharedBook:
     def row_of_newcomer(self, entry: Waiting) -> FloatArray:
         """What ``entry`` adds if it is admitted now, counted from now; blocks that we hold there already are not counted again."""
         book, demand = self.book, entry.demand
-        curves = book.ledger.demand_curves(demand, book.output_tokens_max(demand), entry.curves)
+        newcomer = book.ledger.newcomer(demand, book.output_tokens_max(demand), entry.curves)
+        curves = book.ledger.discounted(newcomer, demand)
         blocks = book.prompt_blocks(demand)
         load = Load(1.0, float(demand.sequences), 0.0, blocks, 0.0, float(demand.prompt_tokens))
-        return row_of(load, np.stack(curves.arrays()))
+        return row_of(load, newcomer.sum if curves is newcomer.curves else np.stack(curves.arrays()))
 
     def _interval(self, now_s: float) -> tuple[float, float]:
         """Blocks that our leases hold now: certainly, and at most."""
