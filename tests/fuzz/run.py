@@ -23,7 +23,9 @@ def fuzz(target: str, corpus: Path, seconds: int) -> int:
     """Run one target in this process, which ends with it: libFuzzer never returns."""
     import atheris
 
-    with atheris.instrument_imports(include=["proxy.wire", "proxy.config", "proxy.core.policy_tenants"]):
+    with atheris.instrument_imports(
+        include=["proxy.wire", "proxy.config", "proxy.core.policy_tenants", "proxy.adapters.redis_reading"]
+    ):
         from tests.fuzz.targets import TARGETS
 
     def mutate(data: bytes, size_max: int, seed: int) -> bytes:

@@ -12,6 +12,16 @@ from typing import Any
 
 import httptools
 
+from proxy.adapters.redis_reading import (
+    MALFORMED,
+    UnknownWordError,
+    account_of,
+    card_of,
+    completion_of,
+    kept_of,
+    override_of,
+    record_fields,
+)
 from proxy.config.faults import PolicyError
 from proxy.config.policy_file import review
 from proxy.config.replica_list import parse_replicas
@@ -23,7 +33,7 @@ from proxy.wire.http_fields import FieldError, encode_request_head, end_to_end, 
 from proxy.wire.inject import inject_usage, with_member
 from proxy.wire.kvgate_metrics import is_gate, read_gate
 from proxy.wire.lax import UnreadableCallError, parse_object
-from proxy.wire.log_text import plain, word
+from proxy.wire.log_text import json_plain, plain, word
 from proxy.wire.output_cap import CAP_FIELDS, with_output_cap
 from proxy.wire.read_call import CALL_ROUTES, call_route, read_call
 from proxy.wire.routes import closed_path, opened, plain_path
@@ -231,6 +241,27 @@ def tenant(data: bytes) -> None:
     assert plain(text).isprintable()
 
 
+def row(data: bytes) -> None:
+    """A word in a shared Redis is read or is none; what is read can be written, sent on and counted with."""
+    text = data[1:]
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: card_of(b"a", text),
+        lambda: override_of(b"mode", text, 1e9),
+        lambda: override_of(b"drain:r0", text, 1e9),
+        lambda: completion_of(json.loads(text)),
+        lambda: kept_of(json.loads(text)),
+        lambda: account_of(text, b"1"),
+        lambda: account_of(b"0|t", text),
+        lambda: record_fields(text),
+    )
+    with suppress(UnknownWordError, *MALFORMED):
+        found = readers[data[0] % len(readers) if data else 0]()
+        repr(found).encode()
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text.decode())
+        assert json.loads(json_plain(text)) == value or value != value  # noqa: PLR0124  NaN
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    one.__name__: one for one in (stream, body, metrics, command, head, path, policy, tenant)
+    one.__name__: one for one in (stream, body, metrics, command, head, path, policy, tenant, row)
 }
