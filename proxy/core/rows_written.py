@@ -2,7 +2,7 @@
 
 Rule. A row is due when something changed that the store does not have, and after a while even so, that it may not expire. Replicas take
 turns, ``TURNS`` within the time in which a change is told: rows written all at once hold up the requests that come meanwhile, those of 16
-replicas for two milliseconds. A replica of which the store has no row at all has its turn always.
+replicas for some two milliseconds. A replica of which the store has no row at all has its turn always.
 
 Fails: where replicas come and go within a turn, one of them may be passed over until the next round.
 """
