@@ -6,6 +6,7 @@ else is wrong with the store fails the beat.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
@@ -13,15 +14,15 @@ from typing import Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
-from proxy.adapters.redis_link import store_error
 from proxy.adapters.redis_reading import MALFORMED, UnknownWordError
 from proxy.adapters.redis_scripts import TAKE_OUT
-from proxy.ports.store import StoreFault
 
 T = TypeVar("T")
 
 AHEAD_S_MAX = 60.0  # of a stream's ids before the store's clock, which gives them; a failover may set it back
 NOTHING_SEEN = "0-0"
+# What Redis says of a key of another type, of a stream that can take no more or be read no further, and of an account that is no number.
+BROKEN = re.compile(r"WRONGTYPE|exhausted the last possible ID|invalid start ID|Invalid stream ID|is not a float|NaN or Infinity")
 
 
 class Asked:
@@ -51,7 +52,7 @@ class Asked:
         for sent, reply in zip(self._sent, self.replies, strict=True):
             if not isinstance(reply, Exception):
                 continue
-            if not isinstance(reply, RedisError) or sent[0] == "TIME" or store_error(reply).fault is not StoreFault.ANSWER:
+            if not isinstance(reply, RedisError) or not BROKEN.search(str(reply)):
                 raise reply
             self.broken[str(sent[1])] = None
 

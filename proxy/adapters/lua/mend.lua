@@ -23,6 +23,7 @@ end
 local function read(key)
   local all = redis.pcall('HGETALL', key)
   if not all.err then return all end
+  if not string.find(all.err, 'WRONGTYPE', 1, true) then error(all.err) end -- not allowed to, say: then nothing is known of it
   drop_key(key)
   return {}
 end

@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio
 
 from proxy.adapters.redis_scripts import TAKE_OUT
-from proxy.ports.store import Beat, KeptResponse
+from proxy.ports.store import Beat, KeptResponse, StoreError, StoreFault
 from tests.integration.sharing.test_redis_store import CARD, DONE, store_at
 from tests.support.redis_server import redis_server
 
@@ -46,3 +46,23 @@ async def test_a_broken_word_costs_that_word_alone() -> None:
             assert heard.unread == 5
             again = await a.exchange(Beat(card, completions_seen=heard.completions_seen, responses_seen=heard.responses_seen))
             assert again.unread == 0, "what was taken out, or read past, is met once"
+
+
+@pytest.mark.parametrize("lacking", ["hgetall", "xrange", "hincrbyfloat"])
+async def test_who_may_not_read_a_key_takes_nothing_out(lacking: str) -> None:
+    """A command that is not allowed says nothing of what stands there."""
+    with redis_server({"user": f"u on >p ~* &* +@all -{lacking}"}) as server, closing(server.client()) as client:
+        url = server.url.replace("//", "//u:p@")
+        async with store_at(server.url) as allowed, store_at(url) as kept_out:
+            card = replace(CARD, seen_s=await allowed.time_s())
+            beat = Beat(card, {(0, "t"): 1.5}, [DONE])
+            seen = await allowed.exchange(beat)
+            await allowed.register("a")
+            before = client.keys("*")
+            with pytest.raises(StoreError) as refused:
+                await kept_out.exchange(replace(beat, card=replace(card, proxy="b"), completions_seen=seen.completions_seen))
+            assert refused.value.fault is StoreFault.NOPERM
+            if lacking == "hgetall":
+                with pytest.raises(StoreError):
+                    await kept_out._link.call(kept_out._ledger.mend(["r0"]))
+            assert set(before) <= set(client.keys("*"))
