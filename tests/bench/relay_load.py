@@ -50,11 +50,14 @@ def whole(body: bytes, kind: bytes = b"application/json") -> bytes:
 
 
 class Engine(asyncio.Protocol):
-    """A request whose body asks for a stream gets ``EVENTS`` events, one every ``seed`` milliseconds; any other is answered at once."""
+    """A request whose body asks for a stream gets ``EVENTS`` events, one every ``seed`` milliseconds; any other is answered after
+    ``hold_s``.
+    """
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, hold_s: float = 0.0) -> None:
         self._loop = asyncio.get_running_loop()
         self._buffer = b""
+        self._hold_s = hold_s
         self._get = {b"/v1/models": whole(MODELS), b"/metrics": whole(METRICS % blocks, b"text/plain; version=0.0.4")}
 
     def connection_made(self, transport: Any) -> None:
@@ -78,7 +81,13 @@ class Engine(asyncio.Protocol):
             self._period_s = int(body.partition(b'"seed":')[2].partition(b",")[0]) / 1e3
             self._due_s, self._left = self._loop.time(), EVENTS
             self._emit()
+        elif self._hold_s:
+            self._loop.call_later(self._hold_s, self._answer)
         else:
+            self._answer()
+
+    def _answer(self) -> None:
+        if not self._transport.is_closing():
             self._transport.write(whole(ANSWER))
 
     def _emit(self) -> None:
@@ -91,11 +100,11 @@ class Engine(asyncio.Protocol):
             self._loop.call_at(self._due_s, self._emit)
 
 
-def run_engine(listener: socket.socket, blocks: int) -> None:
+def run_engine(listener: socket.socket, blocks: int, hold_s: float = 0.0) -> None:
     """Serve until killed."""
 
     async def main() -> None:
-        server = await asyncio.get_running_loop().create_server(lambda: Engine(blocks), sock=listener)
+        server = await asyncio.get_running_loop().create_server(lambda: Engine(blocks, hold_s), sock=listener)
         await server.serve_forever()
 
     uvloop.run(main())
