@@ -208,8 +208,9 @@ def _teller(json_file: Path | None) -> Callable[[Soaked], None]:
         if number % 6:
             return
         sys.stderr.write(
-            f"{one.at_s / 60:5.1f} min: {len(soaked.met.records)} requests, USS {one.process.uss_mb:.2f} MB, {one.process.fds} fds, "
-            f"{one.tasks} tasks, {one.open_requests} open, e2e p50 {one.e2e_p50_s or 0:.2f} s, machine at {one.machine_load:.1f}\n"
+            f"{one.at_s / 60:5.1f} min: {len(soaked.met.records)} requests, {one.process.anonymous_mb:.2f} MB of its own, "
+            f"{one.process.fds} fds, {one.tasks} tasks, {one.open_requests} open, e2e p50 {one.e2e_p50_s or 0:.2f} s, "
+            f"machine at {one.machine_load:.1f}\n"
         )
         if json_file is not None:
             json_file.write_text(json.dumps([look.as_json() for look in soaked.looks]), encoding="utf-8")

@@ -1,7 +1,8 @@
 """One look at a soaking kvgate: its memory, descriptors, threads and tasks, its ledger beside the engines, and how fast it was lately.
 
-Memory is the kernel's word (``/proc/PID/smaps_rollup``), in MB of 2**20 bytes: *USS* is what would be free if the process ended, *PSS* has
-its share of what it shares with others, *RSS* all that is mapped.
+Memory is the kernel's word (``/proc/PID/smaps_rollup``), in MB of 2**20 bytes: *anonymous* is what the process itself has written and
+keeps, in memory or swapped out; *USS* is what would be free if it ended, *PSS* has its share of what it shares with others, *RSS* all that
+is mapped. These three move by some megabytes when another process begins or ceases to map the same libraries; the first does not.
 """
 
 import os
@@ -24,6 +25,7 @@ KB_PER_MB = 1024.0
 class Process:
     """What the kernel says of one process."""
 
+    anonymous_mb: float
     uss_mb: float
     pss_mb: float
     rss_mb: float
@@ -38,6 +40,7 @@ def read_process(pid: int) -> Process:
     kb = _numbers((proc / "smaps_rollup").read_text())
     stat = (proc / "stat").read_text().rpartition(")")[2].split()
     return Process(
+        anonymous_mb=(kb["Anonymous"] + kb.get("Swap", 0.0)) / KB_PER_MB,
         uss_mb=(kb["Private_Clean"] + kb["Private_Dirty"]) / KB_PER_MB, pss_mb=kb["Pss"] / KB_PER_MB, rss_mb=kb["Rss"] / KB_PER_MB,
         fds=len(list((proc / "fd").iterdir())), threads=int(_numbers((proc / "status").read_text())["Threads"]),
         cpu_s=(int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"),

@@ -28,7 +28,8 @@ def report(soaked: Soaked) -> list[str]:
         before, after = soaked.quiet_before, soaked.quiet_after
         lines.append(
             f"in the quiet before and after: descriptors {before.fds} and {after.fds}, tasks {soaked.tasks_before} and "
-            f"{soaked.tasks_after}, threads {before.threads} and {after.threads}, USS {before.uss_mb:.1f} and {after.uss_mb:.1f} MB"
+            f"{soaked.tasks_after}, threads {before.threads} and {after.threads}, "
+            f"anonymous memory {before.anonymous_mb:.1f} and {after.anonymous_mb:.1f} MB"
         )
     compared, agreed = sum(one.compared for one in looks), sum(one.agreed for one in looks)
     lines.append(f"ledger and engines under load: {agreed} of {compared} looks agree; in the quiet left over {soaked.left}")
@@ -57,11 +58,11 @@ def write_page(soaked: Soaked, path: Path, command: str) -> None:
     chart.parent.mkdir(parents=True, exist_ok=True)
     _draw(soaked, chart)
     rows = [
-        "| minute | USS, MB | descriptors | threads | tasks | TTFT p50, p99, s | whole p50, p99, s | machine's load |",
+        "| minute | anonymous, MB | descriptors | threads | tasks | TTFT p50, p99, s | whole p50, p99, s | machine's load |",
         "| --- " * 8 + "|",
     ]
     columns = (
-        lambda one: one.process.uss_mb, lambda one: one.process.fds, lambda one: one.process.threads, lambda one: one.tasks,
+        lambda one: one.process.anonymous_mb, lambda one: one.process.fds, lambda one: one.process.threads, lambda one: one.tasks,
         lambda one: one.ttft_p50_s, lambda one: one.ttft_p99_s, lambda one: one.e2e_p50_s, lambda one: one.e2e_p99_s,
         lambda one: one.machine_load,
     )  # fmt: skip
@@ -93,7 +94,7 @@ def _draw(soaked: Soaked, path: Path) -> None:
     drawn = Figure(figsize=(9, 6), layout="constrained")
     memory, times = drawn.subplots(2, sharex=True)
     minutes = [one.at_s / 60.0 for one in soaked.looks]
-    memory.plot(minutes, [one.process.uss_mb for one in soaked.looks], label="USS", color="#0072b2", linewidth=1.0)
+    memory.plot(minutes, [one.process.anonymous_mb for one in soaked.looks], label="anonymous", color="#0072b2", linewidth=1.0)
     memory.plot(minutes, [one.process.rss_mb for one in soaked.looks], label="RSS", color="#d55e00", linewidth=1.0)
     memory.axvline(soaked.warm_up_s / 60.0, color="black", linewidth=0.8, linestyle="--", label="end of the warm-up")
     memory.set(ylabel="MB", ylim=(0.0, None))
