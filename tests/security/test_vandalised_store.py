@@ -20,7 +20,7 @@ from tests.integration.sharing.test_live_sharing import Pool, good, pool
 from tests.security.vandal import Stroke, Vandal
 from tests.security.vandalisms import VANDALISMS
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow]
+pytestmark = pytest.mark.redis
 
 STROKE_S = 0.03  # between two strokes
 BACK_S = 6.0  # of one second a lease: rows of a ghost, a registration, a record that nobody holds
