@@ -16,11 +16,18 @@ def store_metrics(state: StoreState) -> Iterator[Metric]:
     gauges = (
         ("kvgate_store_proxies", "Proxies that share the replicas, this one included, as last heard", len(state.proxies)),
         ("kvgate_store_policies_differing", "Of them, with another policy or version than this one", state.policies_differing),
+        ("kvgate_store_ahead_blocks", "Expected blocks of the room that is taken ahead, on all replicas", state.ahead_blocks),
         ("kvgate_store_clock_offset_seconds", "The store's clock less our monotonic one", state.clock_offset_s),
     )
     yield from unlabelled(gauges)
     counters = (
         ("kvgate_store_granted", "Reservations that the store granted", state.granted),
+        ("kvgate_store_granted_ahead", "Reservations out of room taken at the store ahead of them", state.granted_ahead),
+        (
+            "kvgate_store_ahead_refused",
+            "Room to be taken ahead that the store refused or did not answer for",
+            state.ahead_refused,
+        ),
         ("kvgate_store_granted_apart", "Reservations decided here by the proxy's own share", state.granted_apart),
         ("kvgate_store_unanswered", "Reservations that the store did not answer in time", state.unanswered),
         ("kvgate_store_rewrites", "Rows written anew", state.rewrites),

@@ -143,6 +143,7 @@ STORE = Section(
         "lease": Key("lease_s", duration("200ms", "10m"), "what a dead proxy holds is free again after it"),
         "beat": Key("beat_s", duration("20ms", "60s"), "each beat is a round trip"),
         "rewrite": Key("rewrite_s", duration("20ms", "60s"), "each rewrite is a round trip"),
+        "ahead_ratio": Key("ahead_ratio", number(0.0, 0.25), "what is taken ahead is kept from others"),
     },
     check=_check_store,
 )

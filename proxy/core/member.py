@@ -8,6 +8,7 @@ takes the calls to make from ``take_calls`` and feeds the gate the events that t
   does not know of how many it is one, and when it begins anew, reservations wait for the store, no longer than it is given for one call;
 - a *reservation* is one call. One that failed counts as granted where the proxy's own share has room for it, else as refused; nobody knows
   what the store made of it, and the next rewrite, which answers for its number, settles it either way;
+  Where the replica is roomy, room for requests to come is reserved ahead, and those go without a call (``core.ahead``);
 - a *rewrite* puts the row of a replica in the place of what the store had of it: soon after room came free (``core.soon``), and before a
   reservation there, which may be for that room, unless the replica is so roomy that nobody can be waiting for it; within ``rewrite_s`` of
   any other change, and thrice in a lease at the least, oftener where another holds the record (``core.rows_written``); one at a time for
@@ -21,73 +22,33 @@ Fails: the answer to a reservation that comes after its time-out is not heard; t
 
 from math import inf
 
-from proxy.core.events import Event, Granted, PeersTold, RecordTold, Refused, Reserve
-from proxy.core.gate import Gate
-from proxy.core.policy import Policy
-from proxy.core.published_heads import PublishedHeads
-from proxy.core.records_known import RecordsKnown
-from proxy.core.rows_written import UNTOLD, RowsWritten
-from proxy.core.shared import Answer, Others, Record, ReserveAsk, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.events import Event, Granted, Refused, Reserve
+from proxy.core.member_parts import MemberParts
+from proxy.core.rows_written import UNTOLD
+from proxy.core.shared import LAST, Answer, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.shared_heads import OFFER_S
 from proxy.core.shared_ledger import RECOVERY_S_MAX
-from proxy.core.sharing import StoreClock, Touch
-from proxy.core.soon import HEADS, Soon
-from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.soon import HEADS
+from proxy.core.store_calls import (
+    CallAdvance,
+    CallHeads,
+    CallPublish,
+    CallRegister,
+    CallReserve,
+    CallRewrite,
+    StoreCall,
+    StoreReply,
+)
 
-SCRAPE_LEASE_RATIO = 2.0  # of the scrape interval
 RENEWALS = 3.0  # of a row in one lease
 RECORDS_HEARD = 4.0  # by those who do not hold it, in one scrape lease
 
 
-class Member:
+class Member(MemberParts):
     """One gate's dealings with the store. Times are the proxy's own clock's unless they are named the store's.
 
     ``name`` must be that of one life of the process. ``proxies`` is how many there are as far as is known, this one included.
     """
-
-    def __init__(self, gate: Gate, name: str, policy: Policy, now_s: float) -> None:
-        self.gate, self.name = gate, name
-        self.several = gate.share()
-        self.touch, self.clock = Touch(), StoreClock()
-        self.proxies = 1
-        self.due_s = now_s  # when ``beat`` is to be called next
-        self.reserving: dict[str, CallReserve] = {}  # by request
-        self.granted_apart_total = self.unanswered_total = 0
-        self.timeout_s = policy.store.timeout_s
-        self._store = policy.store
-        self.scrape_lease_s = SCRAPE_LEASE_RATIO * policy.scrape.interval_s
-        self._calls: list[StoreCall] = []
-        self._asking: set[tuple[type, str]] = set()  # calls under way, but reservations
-        self._epoch: int | None = None
-        self._recovered_s = (
-            -inf
-        )  # a store that lost everything asks for a new epoch, and for the share of each until then at most
-        self._number = 0
-        self._beat_s = now_s
-        self._written = RowsWritten()
-        self._soon = Soon()  # replicas with room that the store does not know of, and ``HEADS``
-        self._heads = PublishedHeads(gate, self.several, name)
-        self._records = RecordsKnown()
-        self._others: dict[str, Others] = {}
-        self._parked: list[Reserve] | None = []  # until the store was reached or not, for the first time
-        self.several.lost(self.proxies, now_s)
-
-    def __repr__(self) -> str:
-        """State for people and tests."""
-        return f"<Member {self.name} {self.touch!r} epoch={self._epoch} holds={len(self.holds)} reserving={len(self.reserving)}>"
-
-    def take_calls(self) -> list[StoreCall]:
-        """Calls to make now, in this order on one connection."""
-        calls, self._calls = self._calls, []
-        return calls
-
-    @property
-    def holds(self) -> set[str]:
-        """Replicas whose record is ours to publish."""
-        return self._records.holds
-
-    def store_s(self, now_s: float) -> float:
-        """The store's time."""
-        return self.clock.store_s(now_s)
 
     # ---- what the driver tells
 
@@ -129,17 +90,26 @@ class Member:
         if self._parked is not None:
             self._parked.append(effect)
             return []
+        usable = now_s >= self._recovered_s and not self._heads.published
+        if self.advances.admits(effect, now_s, usable=usable):
+            self._take_ahead(effect.lease.replica, now_s)
+            return [Granted(effect.request_id)]
         self._reserve(effect, now_s)
         return []
+
+    def _take_ahead(self, replica: str, now_s: float) -> None:
+        """Ask for room for requests to come, where that is due."""
+        row = self.advances.next_ask(replica, self.proxies, self._number + 1, now_s) if now_s >= self._recovered_s else None
+        if row is not None:
+            self._number += 1
+            self._calls.append(CallAdvance(self._reserve_ask(replica, row, LAST, now_s)))
 
     def _reserve(self, effect: Reserve, now_s: float) -> None:
         lease = effect.lease
         assert effect.row is not None
         assert effect.rank is not None
         self._number = lease.store_number = self._number + 1
-        share = self._share(lease.replica, now_s) if now_s < self._recovered_s else 0.0
-        steps = self._steps(lease.replica, now_s)
-        ask = ReserveAsk(lease.replica, self.name, self._epoch or 0, self._number, effect.row, steps, effect.rank, share)
+        ask = self._reserve_ask(lease.replica, effect.row, effect.rank, now_s)
         call = self.reserving[effect.request_id] = CallReserve(ask, effect.request_id, lease)
         if lease.replica in self._soon and self._wanted(lease.replica, now_s):  # it may be for the room that we had there
             self._rewrite(lease.replica, now_s)
@@ -170,6 +140,8 @@ class Member:
         match call, reply:
             case CallReserve(), ReserveReply():
                 return self._settled(call, reply, now_s)
+            case CallAdvance(), ReserveReply():
+                return self._advanced(call, reply, asked_s, now_s)
             case CallRewrite(), RewriteReply():
                 return self._rewritten(call, reply, asked_s, now_s)
             case CallHeads(), None:
@@ -190,8 +162,11 @@ class Member:
         self._begin(now_s)
         if self.touch.failed(asked_s):
             self._written.clear()
+            self.advances.lose()
             self.several.lost(self.proxies, now_s)
         self._asking.discard((type(call), call.key))
+        if isinstance(call, CallAdvance):
+            self.advances.answered(call.ask.replica, asked_s, now_s, granted=False)
         return self._unsettled(call, now_s) if isinstance(call, CallReserve) else []
 
     # ---- reservations
@@ -202,13 +177,34 @@ class Member:
         if reply.answer is Answer.GRANTED:
             self.several.granted(call.ask.replica, reply.free_blocks)
             self._written.outdated(call.ask.replica)  # its client may have left: then the next row takes the grant back
+            self._take_ahead(call.ask.replica, now_s)
             return [Granted(call.request_id)]
+        told, retry_s = self._refused(call.ask.replica, reply, now_s), reply.retry_s
+        if self._give_back(call.ask.replica, now_s, anyhow=True):  # the room that it is short of may be what was taken ahead
+            retry_s = max(retry_s, OFFER_S)
+        return [*told, Refused(call.request_id, reply.answer, retry_s)]
+
+    def _advanced(self, call: CallAdvance, reply: ReserveReply, asked_s: float, now_s: float) -> list[Event]:
+        """Room was reserved ahead, or was not; where it is roomy no more, it is given back."""
+        replica, granted = call.ask.replica, reply.answer is Answer.GRANTED
+        self.advances.answered(replica, asked_s, now_s, granted=granted)
+        self.several.told_free(replica, reply.free_blocks if granted else 0.0)
+        self._give_back(replica, now_s)
+        return [] if granted else self._refused(replica, reply, now_s)
+
+    def _give_back(self, replica: str, now_s: float, *, anyhow: bool = False) -> bool:
+        if not self.advances.given_back(replica, now_s, anyhow=anyhow):
+            return False
+        self._written.outdated(replica)
+        self._rewrite(replica, now_s)
+        return True
+
+    def _refused(self, replica: str, reply: ReserveReply, now_s: float) -> list[Event]:
         if reply.answer is Answer.FENCED:
             self._begin_anew(now_s)
         elif reply.answer is Answer.UNKNOWN:
-            self._publish(call.ask.replica, now_s)
-        told = self._told(reply.others, now_s)
-        return [*told, Refused(call.request_id, reply.answer, reply.retry_s)]
+            self._publish(replica, now_s)
+        return self._told(reply.others, now_s)
 
     def _unsettled(self, call: CallReserve, now_s: float) -> list[Event]:
         if self.reserving.pop(call.request_id, None) is None:
@@ -223,6 +219,8 @@ class Member:
     # ---- rows
 
     def _stale(self, replica: str, now_s: float) -> bool:
+        if self.advances.given_back(replica, now_s):
+            return True
         # Who does not hold the record hears of it by writing: often enough that it never seems to be older than it is.
         heard_s = inf if replica in self.holds else self.scrape_lease_s / RECORDS_HEARD
         changes = self.gate.fleet.books[replica].ledger.own_changes
@@ -235,14 +233,9 @@ class Member:
         self._soon.told(replica, now_s)
         changes, number = book.book.ledger.own_changes, self._records.number(replica)
         upto = self._upto(replica)
-        row, steps = book.row(now_s, upto), self._steps(replica, now_s)
+        row, steps = self.advances.added(replica, book.row(now_s, upto)), self._steps(replica, now_s)
         ask = RewriteAsk(replica, self.name, self._epoch, upto, row, steps, number, self.proxies)
         self._ask(CallRewrite(ask, changes if upto == self._number else UNTOLD))
-
-    def _upto(self, replica: str) -> int:
-        """The last reservation there that was answered, as were all before it: those after it the store has as grants, or refuses."""
-        numbers = (call.ask.number for call in self.reserving.values() if call.ask.replica == replica)
-        return min(numbers, default=self._number + 1) - 1
 
     def _rewritten(self, call: CallRewrite, reply: RewriteReply, asked_s: float, now_s: float) -> list[Event]:
         replica, told = call.ask.replica, list[Event]()
@@ -265,36 +258,5 @@ class Member:
 
     def _begin_anew(self, now_s: float) -> None:
         self._epoch, self._parked = None, self._parked or []
+        self.advances.lose()
         self._beat_s = self.due_s = now_s
-
-    def _told(self, others: Others | None, now_s: float) -> list[Event]:
-        if others is None:
-            return []
-        before, self._others[others.replica] = self._others.get(others.replica), others
-        if not self.touch.sharing or (before is not None and not before.somebody and not others.somebody):
-            return []  # nobody had anything there, and nobody has
-        return [PeersTold(others, self._steps(others.replica, now_s))]
-
-    # ---- records
-
-    def _publish(self, replica: str, now_s: float) -> None:
-        record, book = self.several.record(replica, self.name, now_s), self.gate.fleet.books.get(replica)
-        if record is not None and book is not None:
-            self._ask(CallPublish(record, book.grid.ends, self.scrape_lease_s))
-
-    def _adopted(self, record: Record, now_s: float) -> list[Event]:
-        return [RecordTold(record, self.store_s(now_s))] if self._records.adopted(record, self.name) else []
-
-    def _ask(self, call: StoreCall) -> None:
-        """Make a call unless one of its kind is under way."""
-        if (type(call), call.key) not in self._asking:
-            self._asking.add((type(call), call.key))
-            self._calls.append(call)
-
-    def _steps(self, replica: str, now_s: float) -> float:
-        """Where the replica's shared step clock stands."""
-        return self._records.steps(replica, self.store_s(now_s))
-
-    def _share(self, replica: str, now_s: float) -> float:
-        book = self.several.book(replica)
-        return 0.0 if book is None else book.share_blocks(self.proxies, now_s)

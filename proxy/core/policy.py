@@ -143,6 +143,9 @@ class Store:
     beat_s: float = 0.25
     # About as often as a forecast is made anew: grants are told at once, a rewrite only says what they came to.
     rewrite_s: float = 0.1
+    # A sixteenth: what a second of usual traffic asks for is less in a pool that is half empty, which is where it is taken, and a request
+    # that needs the last sixteenth of half a pool waits a second for it at most.
+    ahead_ratio: float = 1.0 / 16.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ class PublishedHeads:
         return tuple(entry.demand.request_id for entry in self._gate.queue.heads()) if len(self._gate.queue) else ()
 
     @property
+    def published(self) -> bool:
+        """Whether the store has any of ours."""
+        return bool(self._ids)
+
+    @property
     def changed(self) -> bool:
         """Whether others are the heads than those that were published."""
         return self._heads() != self._ids

@@ -169,6 +169,10 @@ class Several:
     def granted(self, replica: str, free_blocks: float) -> None:
         """The store granted a place there and says what it leaves."""
         self.refusals.granted(replica)
+        self.told_free(replica, free_blocks)
+
+    def told_free(self, replica: str, free_blocks: float) -> None:
+        """The store says what is free there; 0 where anybody waits, or was refused."""
         book = self.book(replica)
         if book is not None:
             book.free_blocks_told = free_blocks

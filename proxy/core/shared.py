@@ -21,6 +21,7 @@ a row, which is a fraction of a second unless its proxy has stopped.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 from zlib import crc32
 
@@ -94,6 +95,9 @@ class Rank(NamedTuple):
     def waits(self) -> tuple[float, float, float]:
         """What stays the same for as long as a request waits."""
         return self.minus_priority, self.tenant, self.start_by_s
+
+
+LAST = Rank(inf, inf, inf)  # after everybody who waits
 
 
 def tenant_number(tenant: str) -> float:

@@ -62,6 +62,11 @@ class SharedBook:
         if self.record is not None and self.follows:
             book.feedback.follow(self.record.z, book.feedback.burst_until_s)
 
+    @property
+    def life(self) -> tuple[Book, int | None]:
+        """Another one than before where the replica, or its engine, is another."""
+        return self.book, self._epoch
+
     # ---- what others have
 
     def told(self, others: Others, steps_now: float, now_s: float) -> None:

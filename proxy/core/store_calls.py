@@ -34,6 +34,18 @@ class CallReserve:
 
 
 @dataclass(frozen=True, slots=True)
+class CallAdvance:
+    """Answer: ReserveReply. Room for requests that have not come yet (``core.ahead``)."""
+
+    ask: ReserveAsk
+
+    @property
+    def key(self) -> str:
+        """What it is about."""
+        return self.ask.replica
+
+
+@dataclass(frozen=True, slots=True)
 class CallRewrite:
     """Answer: RewriteReply. ``changes`` is the ledger's count of changes that the row includes."""
 
@@ -74,5 +86,5 @@ class CallHeads:
         return self.replica
 
 
-StoreCall = CallRegister | CallReserve | CallRewrite | CallPublish | CallHeads
+StoreCall = CallRegister | CallReserve | CallAdvance | CallRewrite | CallPublish | CallHeads
 StoreReply = int | bool | ReserveReply | RewriteReply | None

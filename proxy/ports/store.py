@@ -111,6 +111,9 @@ class StoreState:
     errors: dict[str, int]  # by fault
     refused: dict[str, int]  # reservations, by answer
     granted: int
+    granted_ahead: int  # reservations out of room that was taken ahead
+    ahead_refused: int  # calls for such room
+    ahead_blocks: float  # that stand ahead, by their expected blocks
     granted_apart: int  # reservations that the store was not asked for
     unanswered: int
     rewrites: int

@@ -21,7 +21,7 @@ from functools import partial
 from proxy import __version__
 from proxy.core.exchange import TenantKey
 from proxy.core.health import Outliers
-from proxy.core.member import SCRAPE_LEASE_RATIO
+from proxy.core.member_parts import SCRAPE_LEASE_RATIO
 from proxy.core.override import Override
 from proxy.core.policy import Policy
 from proxy.core.policy_version import policy_version

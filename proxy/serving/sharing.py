@@ -22,9 +22,10 @@ from proxy.core.events import Event, Offered, Reserve
 from proxy.core.member import Member
 from proxy.core.shared import Answer
 from proxy.core.shared_heads import OFFER_S
-from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import CallReserve, CallRewrite, StoreCall, StoreReply
 from proxy.ports import Clock
 from proxy.ports.store import SharedStore, StoreError, StorePhase
+from proxy.serving.asking import asked
 from proxy.serving.guard import Guard, InternalFaultError, Part
 
 LISTEN_PAUSE_S = 0.5  # before offers are listened for again
@@ -196,7 +197,7 @@ class Sharing:
         """Make one call, or several rewrites at once, and tell gate and member what came of it."""
         asked_s, due_s = self._clock.now_s(), self.member.due_s
         try:
-            answers = await self._guard.run(Part.STORE, self._asked(calls), (StoreError,))
+            answers = await self._guard.run(Part.STORE, asked(self.store, calls), (StoreError,))
         except (StoreError, InternalFaultError) as error:
             self.failed(error)
             for call in calls:
@@ -212,25 +213,6 @@ class Sharing:
         self._note_phase()
         self._make_calls()
         self._hurry(due_s)
-
-    async def _asked(self, calls: Sequence[StoreCall]) -> list[tuple[StoreReply, float | None]]:
-        """Each call's reply and the store's time at it, where it tells."""
-        store = self.store
-        match calls[0]:
-            case CallRegister(proxy):
-                return [(await store.register(proxy), None)]
-            case CallReserve(ask):
-                reserved = await store.reserve(ask)
-                return [(reserved, reserved.store_s)]
-            case CallPublish(record, ends, scrape_lease_s):
-                return [(await store.publish(record, ends, scrape_lease_s), None)]
-            case CallHeads(proxy, replica, heads):
-                await store.set_heads(proxy, replica, heads)
-                return [(None, None)]
-            case _:
-                asks = [call.ask for call in calls if isinstance(call, CallRewrite)]
-                rewritten = await store.rewrite_all(asks)
-                return [(reply, reply.store_s) for reply in rewritten]
 
     def _settle_or_tell(self, call: StoreCall, events: Sequence[Event]) -> None:
         done = self._settling.pop(call.request_id, None) if isinstance(call, CallReserve) else None

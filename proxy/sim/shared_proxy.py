@@ -71,7 +71,10 @@ class SharedProxy(GateAdmission):
         self._set_beat()
 
     def _reserve(self, effect: Reserve) -> None:
-        for event in self.member.reserve(effect, self._world.now_s):
+        events = self.member.reserve(effect, self._world.now_s)
+        if events and self.member.touch.sharing and effect.row is not None:
+            self._shared.granted_ahead(effect.lease)
+        for event in events:
             self._feed(event)
         self._make_calls()
 

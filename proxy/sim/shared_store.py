@@ -4,9 +4,19 @@ from functools import partial
 from itertools import count
 from typing import Protocol, assert_never
 
+from proxy.core.lease import Lease
 from proxy.core.policy import Policy
 from proxy.core.shared_ledger import SharedLedger
-from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import (
+    CallAdvance,
+    CallHeads,
+    CallPublish,
+    CallRegister,
+    CallReserve,
+    CallRewrite,
+    StoreCall,
+    StoreReply,
+)
 from proxy.sim.admission import Ways
 from proxy.sim.board import Board
 from proxy.sim.store import StoreLink, StoreSettings
@@ -27,6 +37,10 @@ class Onlooker(Protocol):
 
     def done(self, call: StoreCall, reply: StoreReply) -> None:
         """A call was answered."""
+        ...
+
+    def granted_ahead(self, lease: Lease) -> None:
+        """A proxy granted a request out of what it had taken ahead."""
         ...
 
 
@@ -64,7 +78,7 @@ class SharedStore:
         """What the ledger makes of a call."""
         reply: StoreReply
         match call:
-            case CallReserve(ask):
+            case CallReserve(ask) | CallAdvance(ask):
                 reply = self.ledger.reserve(ask, store_s)
             case CallRewrite(ask):
                 reply = self.ledger.rewrite(ask, store_s)
@@ -81,6 +95,11 @@ class SharedStore:
             onlooker.done(call, reply)
         self._push_offers()
         return reply
+
+    def granted_ahead(self, lease: Lease) -> None:
+        """A proxy granted a request without a call: nothing is written, but who looks on is told."""
+        for onlooker in self.onlookers:
+            onlooker.granted_ahead(lease)
 
     def _push_offers(self) -> None:
         """Let every proxy hear which of its heads have room now."""

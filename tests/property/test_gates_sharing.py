@@ -1,8 +1,11 @@
 """Two gates over one store: whatever order their calls and its answers come in, at every grant the sum of both fits.
 
 Time stands still between ticks and every forecast is made anew at each, so that the judge, who adds up both gates' own ledgers, sees what
-they saw; what is under test is who is told what, and when. Calls are carried to the store in any order, and so are its answers.
+they saw; what is under test is who is told what, and when. Calls are carried to the store in any order, and so are its answers. In a
+small pool every request asks the store; in a larger one most go by room that their proxy took ahead.
 """
+
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import settings
@@ -30,10 +33,19 @@ from proxy.core.outcome import Outcome
 from proxy.core.risk import Risk, peak_of
 from proxy.core.shared import Answer, Load, Record, ReserveReply, curves_of, row_of
 from proxy.core.shared_ledger import SharedLedger
-from proxy.core.store_calls import CallHeads, CallPublish, CallRegister, CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import (
+    CallAdvance,
+    CallHeads,
+    CallPublish,
+    CallRegister,
+    CallReserve,
+    CallRewrite,
+    StoreCall,
+    StoreReply,
+)
 from tests.support.builders import demand, engine_sample, policy, scrape, spec
 
-USABLE, SEATS, CONTEXT_TOKENS = 60, 6, 960
+CONTEXT_TOKENS = 960
 STORE_AHEAD_S = 500.0
 REQUESTS = st.tuples(  # proxy, prompt and cap in tokens, copies, priority, tenant, and how long it may wait
     st.integers(0, 1), st.integers(1, 300), st.integers(1, 200), st.sampled_from([1, 1, 2]), st.integers(0, 1),
@@ -44,8 +56,9 @@ REQUESTS = st.tuples(  # proxy, prompt and cap in tokens, copies, priority, tena
 class Proxy:
     """One gate and its member, with calls on their way out and answers on their way back."""
 
-    def __init__(self, name: str, now_s: float) -> None:
+    def __init__(self, name: str, now_s: float, ahead_ratio: float) -> None:
         rules = policy(requests_max=8, tokens_max=8000)
+        rules = replace(rules, store=replace(rules.store, ahead_ratio=ahead_ratio))
         self.gate = Gate(rules, now_s)
         self.member = Member(self.gate, name, rules, now_s)
         self.out: list[tuple[StoreCall, float]] = []
@@ -54,6 +67,7 @@ class Proxy:
         self.forwarded: set[str] = set()
         self.committed: set[str] = set()  # leases that the store granted, or that needed no grant
         self.open: set[str] = set()
+        self.granted_here: list[str] = []  # leases, to be judged
 
     def send(self, event: Event, now_s: float) -> None:
         """Tell the gate, and do what it says."""
@@ -65,6 +79,7 @@ class Proxy:
                     self.reserving.add(request_id)
                     for granted in self.member.reserve(effect, now_s):
                         self.committed.add(lease.lease_id)
+                        self.granted_here.append(lease.lease_id)
                         self.send(granted, now_s)
                 case Forward(request_id, lease):
                     assert lease.lease_id in self.committed, "forwarded without a grant"
@@ -90,16 +105,18 @@ class Proxy:
 class SharingMachine(RuleBasedStateMachine):
     """Two proxies, one replica of a few seats."""
 
+    usable, seats, ahead_ratio = 60, 6, 0.0
+
     def __init__(self) -> None:
         super().__init__()
         self.now_s, self.serial = 0.0, 0
         self.ledger = SharedLedger()
-        self.proxies = [Proxy(name, 0.0) for name in ("p0", "p1")]
+        self.proxies = [Proxy(name, 0.0, self.ahead_ratio) for name in ("p0", "p1")]
 
     @initialize()
     def found(self) -> None:
         for proxy in self.proxies:
-            proxy.send(ReplicaFound(spec("r0", usable=USABLE, context=CONTEXT_TOKENS, sequences_max=SEATS)), 0.0)
+            proxy.send(ReplicaFound(spec("r0", usable=self.usable, context=CONTEXT_TOKENS, sequences_max=self.seats)), 0.0)
         self.tick(0.5)
 
     # ---- the store
@@ -117,6 +134,8 @@ class SharingMachine(RuleBasedStateMachine):
                 if reply.answer is Answer.GRANTED and lease.lease_id in proxy.open:
                     proxy.committed.add(lease.lease_id)
                     self.judge()
+            case CallAdvance(ask):
+                reply = self.ledger.reserve(ask, self.store_s)
             case CallRewrite(ask, _):
                 reply = self.ledger.rewrite(ask, self.store_s)
             case CallPublish(record, ends, lease_s):
@@ -134,6 +153,7 @@ class SharingMachine(RuleBasedStateMachine):
             proxy.committed.discard(call.lease.lease_id)
         for event in proxy.member.answered(call, reply, store_s=store_s, asked_s=asked_s, now_s=self.now_s):
             proxy.send(event, self.now_s)
+            self.judge_here()
         proxy.out += [(call, self.now_s) for call in proxy.member.take_calls()]
 
     def judge(self) -> None:
@@ -144,7 +164,18 @@ class SharingMachine(RuleBasedStateMachine):
             return
         peak = peak_of(curves_of(total).copy(), Risk(record.z, record.sigma_blocks, record.bias_blocks))
         assert peak <= record.usable_blocks + 1e-6, (peak, self.proxies[0].gate, self.proxies[1].gate)
-        assert total[1] <= SEATS
+        assert total[1] <= self.seats
+
+    def judge_here(self) -> None:
+        """Whatever was granted without asking the store is judged as if it had been asked now; the store must count it already."""
+        for proxy in self.proxies:
+            if proxy.granted_here and proxy.member.touch.sharing:
+                self.judge()
+                account = self.ledger.accounts["r0"]
+                counted = account.own(account.entries[proxy.member.name])
+                assert (counted[1:2] >= proxy.row()[1:2]).all(), "fewer sequences than it has"
+                assert (curves_of(counted) >= curves_of(proxy.row()) - 1e-6).all(), "less than it has"
+            proxy.granted_here.clear()
 
     # ---- rules
 
@@ -157,6 +188,7 @@ class SharingMachine(RuleBasedStateMachine):
                 deadline_s=self.now_s + wait_s, priority=priority, tenant=tenant,
             )  # fmt: skip
             self.proxies[proxy].send(Arrive(one), self.now_s)
+            self.judge_here()
 
     @rule(data=st.data(), proxy=st.integers(0, 1))
     def carry_one(self, data: st.DataObject, proxy: int) -> None:

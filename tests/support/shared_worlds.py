@@ -21,7 +21,7 @@ from proxy.core.shared import (
     load_of,
     row_of,
 )
-from proxy.core.store_calls import CallReserve, CallRewrite, StoreCall, StoreReply
+from proxy.core.store_calls import CallAdvance, CallReserve, CallRewrite, StoreCall, StoreReply
 from proxy.sim.proxies import Proxies
 from proxy.sim.shared_proxy import SharedProxy
 from proxy.sim.store import StoreSettings
@@ -55,6 +55,7 @@ class Judge:
     over_blocks: list[float] = field(default_factory=list)
     rows_over_blocks: list[float] = field(default_factory=list)
     answers: Counter[Answer] = field(default_factory=Counter)
+    ahead: int = 0  # grants that the store was not asked for
     over_s: list[tuple[float, float]] = field(default_factory=list)
     left: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     shares: dict[int, float] = field(default_factory=dict)
@@ -121,16 +122,29 @@ class Judge:
             self.answers[reply.answer] += 1
             if reply.answer is Answer.GRANTED:
                 self._granted(call.ask, call.lease)
+        if isinstance(call, CallAdvance) and isinstance(reply, ReserveReply) and reply.answer is Answer.GRANTED:
+            self._written(call.ask)
+            self.rows_over_blocks.append(self.rows_over(call.ask.replica))
         if isinstance(call, CallRewrite) and isinstance(reply, RewriteReply) and reply.answer is Answer.GRANTED:
             self._rewritten(call.ask)
 
     def _granted(self, ask: ReserveAsk, lease: Lease) -> None:
         self._committed.add(lease.lease_id)
-        self._grants[ask.replica][ask.proxy][ask.number] = ask.row, ask.anchor_steps
-        self._heard_s[ask.replica, ask.proxy] = self.world.now_s
+        self._written(ask)
         self.over_blocks.append(self.over(ask.replica))
         self.rows_over_blocks.append(self.rows_over(ask.replica))
         self._look_for_better(ask, lease)
+
+    def granted_ahead(self, lease: Lease) -> None:
+        """A proxy granted a request out of room that it had taken ahead."""
+        self.ahead += 1
+        self._committed.add(lease.lease_id)
+        self.over_blocks.append(self.over(lease.replica))
+        self.rows_over_blocks.append(self.rows_over(lease.replica))
+
+    def _written(self, ask: ReserveAsk) -> None:
+        self._grants[ask.replica][ask.proxy][ask.number] = ask.row, ask.anchor_steps
+        self._heard_s[ask.replica, ask.proxy] = self.world.now_s
 
     def _rewritten(self, ask: RewriteAsk) -> None:
         self._heard_s[ask.replica, ask.proxy] = self.world.now_s

@@ -55,7 +55,8 @@ NUMBERS = {
 }  # fmt: skip
 STORE = StoreState(
     shown="redis://h:6379", phase=StorePhase.SHARING, phase_age_s=1.0, proxies=(ProxyCard("a", "p", "1", "enforce", ""),),
-    policies_differing=0, errors={StoreFault.TIMEOUT: 1}, refused={Answer.ROOM: 1}, granted=1, granted_apart=1, unanswered=1,
+    policies_differing=0, errors={StoreFault.TIMEOUT: 1}, refused={Answer.ROOM: 1}, granted=1,
+    granted_ahead=1, ahead_refused=1, ahead_blocks=1.0, granted_apart=1, unanswered=1,
     rewrites=1, offers_made=1, offers_claimed=1, offers_passed=1, outages=1, holds={"a:1": True}, clock_offset_s=1.0,
     round_trip_s=0.001, last_error=None,
 )  # fmt: skip

@@ -115,7 +115,8 @@ def test_odd_names_can_be_read_back(name: str) -> None:
 STORE = StoreState(
     shown="redis://h:6379", phase=StorePhase.DEGRADED, phase_age_s=1.0,
     proxies=(ProxyCard("a", "p", "1", "enforce", ""), ProxyCard("b", "q", "1", "enforce", "")), policies_differing=1,
-    errors={StoreFault.TIMEOUT: 3}, refused={Answer.ROOM: 4}, granted=5, granted_apart=6, unanswered=7, rewrites=8, offers_made=9,
+    errors={StoreFault.TIMEOUT: 3}, refused={Answer.ROOM: 4}, granted=5, granted_ahead=61, ahead_refused=62, ahead_blocks=63.0,
+    granted_apart=6, unanswered=7, rewrites=8, offers_made=9,
     offers_claimed=10, offers_passed=11, outages=12, holds={"a:1": True, "b:2": False}, clock_offset_s=13.5, round_trip_s=0.001,
     last_error=None,
 )  # fmt: skip
@@ -135,6 +136,9 @@ def test_a_proxy_among_several_shows_how_it_stands_with_the_store() -> None:
     }  # fmt: skip
     plain = (
         "granted_total",
+        "granted_ahead_total",
+        "ahead_refused_total",
+        "ahead_blocks",
         "granted_apart_total",
         "unanswered_total",
         "rewrites_total",
@@ -142,7 +146,7 @@ def test_a_proxy_among_several_shows_how_it_stands_with_the_store() -> None:
         "proxies",
         "policies_differing",
     )
-    assert [seen[f"kvgate_store_{name}", ()] for name in plain] == [5.0, 6.0, 7.0, 8.0, 12.0, 2.0, 1.0]
+    assert [seen[f"kvgate_store_{name}", ()] for name in plain] == [5.0, 61.0, 62.0, 63.0, 6.0, 7.0, 8.0, 12.0, 2.0, 1.0]
     assert seen["kvgate_store_holds_scrape", ("a:1",)] == 1.0
     assert seen["kvgate_store_holds_scrape", ("b:2",)] == 0.0
     assert seen["kvgate_store_clock_offset_seconds", ()] == 13.5

@@ -4,7 +4,7 @@ from proxy.core.events import Granted
 from proxy.core.shared import ReserveAsk
 from proxy.core.shared_ledger import RECOVERY_S_MAX, SharedLedger
 from proxy.core.store_calls import CallReserve, StoreCall, StoreReply
-from tests.unit.core.test_member import BEAT_S, Side
+from tests.support.member_side import BEAT_S, Side
 
 
 class Listening(Side):

@@ -10,7 +10,7 @@ from proxy.core.shared_ledger import SharedLedger
 from proxy.core.soon import TOGETHER_S
 from proxy.core.store_calls import CallReserve, CallRewrite
 from tests.support.builders import demand
-from tests.unit.core.test_member import BEAT_S, SPEC, Side
+from tests.support.member_side import BEAT_S, SPEC, Side
 
 
 @pytest.mark.parametrize(("room_ratio", "told_blocks", "sequences_max", "waits", "soon"), [

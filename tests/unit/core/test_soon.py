@@ -7,7 +7,7 @@ import pytest
 from proxy.core.events import Granted
 from proxy.core.shared_ledger import SharedLedger
 from proxy.core.soon import GAP_S, HEADS, TOGETHER_S, Soon
-from tests.unit.core.test_member import Side
+from tests.support.member_side import Side
 
 
 def test_a_change_that_comes_alone_is_told_at_once() -> None:
