@@ -54,6 +54,7 @@ class Bank:
         self._sums = np.empty_like(self._base)  # with a candidate
         self._z = np.zeros((len(books), 1))
         self._ledgers = [book.ledger for book in books]
+        self.names = [book.spec.name for book in books]
         self._seen = [-1] * len(books)
         self._risks: list[tuple[Risk, FloatArray]] = [(Risk(0.0, 0.0, 0.0), np.zeros((4, 1)))] * len(books)  # with their offsets
         self._ahead: list[tuple[float, float]] = [(0.0, 0.0)] * len(books)  # of those with leases, as ``Book.ahead_line``
@@ -114,11 +115,10 @@ class Bank:
         np.add(self._base, newcomer.sum[:, None, :], out=self._sums)
         peaks = np.maximum.reduce(level_of(self._sums, self._z), axis=1)
         shared: dict[int, Curves] = {}
-        for index, book in enumerate(self.books if demand.hashed else ()):
-            discounted = book.ledger.discounted(newcomer, demand)
-            if discounted is not newcomer.curves:
-                shared[index] = discounted
-                peaks[index] = book.peak_blocks(discounted, now_s)
+        if demand.hashed:
+            for index in [index for index, ledger in enumerate(self._ledgers) if ledger.any_held(demand)]:
+                shared[index] = discounted = self._ledgers[index].discounted(newcomer, demand)
+                peaks[index] = self.books[index].peak_blocks(discounted, now_s)
         np.subtract(self._usable, peaks, out=peaks)
         peaks /= self._pools
         return BankVerdict(peaks, newcomer, shared)

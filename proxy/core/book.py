@@ -7,7 +7,6 @@ Fails: as its parts do; each says how in its own header.
 """
 
 from math import exp, inf
-from typing import NamedTuple
 
 from proxy.core.calibration import Calibration
 from proxy.core.curves import Curves
@@ -25,25 +24,12 @@ from proxy.core.risk import Risk, peak_of, quantile_of
 from proxy.core.saturation import Binding, Saturation
 from proxy.core.step_clock import IDLE
 from proxy.core.survival import SurvivalModel
-from proxy.core.verdict import Verdict
+from proxy.core.verdict import Outlook, Verdict
 
 REFRESH_STEPS = 8.0  # half a block: see ``core.ledger`` for why a sum that old is safe
 REFRESH_S_MIN, REFRESH_S_MAX = 0.1, 0.3  # less: a fast engine would keep us busy; more: what was learned would come late
 REFRESH_LATE_RATIO = 4.0  # a decision does not trust a sum older than this many intervals: the driver is not sending its Ticks
 STATS_LATE_S = 2.0  # a preemption is counted when its victim resumes
-
-
-class Outlook(NamedTuple):
-    """The forecast peak in blocks: the expected demand at that moment, what bypasses us, and the rest, the margin."""
-
-    peak_blocks: float
-    expected_blocks: float
-    bias_blocks: float
-
-    @property
-    def margin_blocks(self) -> float:
-        """What the peak is above what is expected."""
-        return max(0.0, self.peak_blocks - self.expected_blocks - self.bias_blocks)
 
 
 class Book(Measurement):
@@ -160,30 +146,35 @@ class Book(Measurement):
     def verdict(self, demand: Demand, now_s: float, cache: CurveCache | None = None) -> Verdict:
         """Whether ``demand`` fits now. ``cache`` is the waiting request's own."""
         cap = self.output_tokens_max(demand)
-        curves = self.ledger.demand_curves(demand, cap, cache, ahead_steps=self.ahead_steps(now_s))
-        headroom = (self.spec.usable_blocks - self.peak_blocks(curves, now_s)) / max(1, self.spec.usable_blocks)
+        curves, usable = (
+            self.ledger.demand_curves(demand, cap, cache, ahead_steps=self.ahead_steps(now_s)),
+            self.spec.usable_blocks,
+        )
+        headroom = (usable - self.peak_blocks(curves, now_s)) / max(1, usable)
         return Verdict(self.binding(demand, headroom, now_s), headroom, curves)
 
     def binding(self, demand: Demand, headroom_ratio: float, now_s: float, cached_tokens: float = 0.0) -> Binding:
         """What keeps ``demand`` out, given the share of the pool that its forecast peak leaves and what is cached of its prompt."""
-        if self.phase is not ReplicaPhase.SERVING or not self.fits_alone(demand):
-            return Binding.UNAVAILABLE
-        if self.saturation.wedge.closed(len(self.ledger.leases), now_s):
+        able = self.phase is ReplicaPhase.SERVING and self.fits_alone(demand)
+        return self.limit(demand, headroom_ratio, now_s, cached_tokens) if able else Binding.UNAVAILABLE
+
+    def limit(self, demand: Demand, headroom_ratio: float, now_s: float, cached_tokens: float) -> Binding:
+        """As ``binding``, of a replica that serves and is large enough for ``demand``."""
+        saturation, occupied, bias_blocks = self.saturation, self.ledger.occupied, self.reconciler.bias_blocks
+        if saturation.wedge.since_s is not None and saturation.wedge.closed(len(self.ledger.leases), now_s):
             return Binding.WEDGED
         if self.slow_start is not None and self.spared(now_s):
             return Binding.SLOW_START
-        if not self.ledger.occupied and self.reconciler.bias_blocks < 1.0:
+        if not occupied and bias_blocks < 1.0:
             return Binding.NONE
         if now_s < self.feedback.burst_until_s:
             return Binding.BURST
-        other = self.saturation.binding(demand, now_s, cached_tokens=cached_tokens)
+        other = saturation.binding(demand, now_s, cached_tokens=cached_tokens)
         if other is not Binding.NONE:
             return other
         # Where nobody has anything, what bypasses us need only leave room for the prompt, or we would wait for ever.
-        bypassed = self.reconciler.bias_blocks
-        if headroom_ratio < 0.0 and (self.ledger.occupied or bypassed + self.prompt_blocks(demand) > self.spec.usable_blocks):
-            return Binding.KV
-        return Binding.NONE
+        full = headroom_ratio < 0.0 and (occupied or bias_blocks + self.prompt_blocks(demand) > self.spec.usable_blocks)
+        return Binding.KV if full else Binding.NONE
 
     def spared(self, now_s: float) -> bool:
         """Whether it is coming back and has as much as it may."""

@@ -5,6 +5,7 @@ Decides nothing but which of several misses is the nearest.
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from proxy.core.routing import Standing
 from proxy.core.saturation import Binding
 from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Waiting
+from proxy.core.warmth import Warmth
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +107,24 @@ def looks_at(places: Sequence[Place], standings: Sequence[Standing]) -> Looks:
     return Looks(told, len(places) - len(told))
 
 
-def spot_of(book: Book, look: BankVerdict, index: int, headroom_ratio: float, *, usable: bool) -> Spot:
-    """How a request sees a replica. A full pool binds, unless nothing is on it."""
-    binding = Binding.NONE
-    if not usable:
-        binding = Binding.UNAVAILABLE
-    elif headroom_ratio < 0.0 and book.ledger.occupied and not book.saturation.wedge.wedged:
-        binding = Binding.KV
-    return Spot(headroom_ratio, book, binding, look, index)
-
-
-def spots_of(demand: Demand, looks: Iterable[tuple[Bank, BankVerdict]], barred: Set[str]) -> list[Spot]:
-    """The replicas of the banks that are not ``barred``, the one with the most headroom first."""
+def spots_of(
+    demand: Demand, looks: Iterable[tuple[Bank, BankVerdict]], barred: Set[str], warmth: Warmth | None = None
+) -> list[Spot]:
+    """The replicas of the banks that are not ``barred``, the one with the most headroom first; with what ``warmth`` says of them."""
     spots: list[Spot] = []
     for bank, look in looks:
-        usable = bank.can_serve(demand)
-        for index, headroom in enumerate(look.headroom_ratio.tolist()):
-            if not bank.books[index].spec.among(barred):
-                spots.append(spot_of(bank.books[index], look, index, headroom, usable=usable[index]))
+        cached = repeat(0.0) if warmth is None else warmth.cached_tokens(demand, bank.names)
+        headrooms: list[float] = look.headroom_ratio.tolist()
+        seen = zip(bank.books, headrooms, bank.can_serve(demand), cached, strict=False)
+        for row, (book, headroom, usable, tokens) in enumerate(seen):
+            if barred and book.spec.among(barred):
+                continue
+            binding = Binding.NONE
+            if not usable:
+                binding = Binding.UNAVAILABLE
+            elif headroom < 0.0 and book.ledger.occupied and not book.saturation.wedge.wedged:
+                binding = Binding.KV  # a full pool binds, unless nothing is on it
+            spots.append(Spot(headroom, book, binding, look, row, tokens))
     spots.sort(key=itemgetter(0), reverse=True)
     return spots
 

@@ -79,11 +79,15 @@ class Ledger(LeaseSums):
         """The forecast of ``demand`` where it shares nothing."""
         return self.newcomers.cached(demand, output_tokens_max, PREFILL_DELAY_STEPS + ahead_steps, cache)
 
-    def discounted(self, newcomer: Newcomer, demand: Demand) -> Curves:
-        """Its curves without blocks that are held here already; the very same where there are none."""
+    def any_held(self, demand: Demand) -> bool:
+        """Whether any of the demand's blocks is held here already."""
         if self.undrawn:
             self._draw()
-        if not self._shared.any_held(demand):
+        return self._shared.any_held(demand)
+
+    def discounted(self, newcomer: Newcomer, demand: Demand) -> Curves:
+        """Its curves without blocks that are held here already; the very same where there are none."""
+        if not self.any_held(demand):
             return newcomer.curves
         return self._shared.discounted(newcomer.curves, newcomer.living, demand)
 

@@ -18,9 +18,8 @@ from operator import attrgetter
 from proxy.core.backfill import blocks_beside, earliest_start
 from proxy.core.bank import Bank, banks_of
 from proxy.core.book import Book
-from proxy.core.choice import Blocked, Choice, Crowd, Spot, looks_at, spots_of
+from proxy.core.choice import Blocked, Choice, Crowd, looks_at, spots_of
 from proxy.core.curves import Curves
-from proxy.core.demand import Demand
 from proxy.core.pacing import BURST_FILL_RATIO, BurstWatch
 from proxy.core.refusals import Refusals
 from proxy.core.replica import ReplicaPhase
@@ -31,7 +30,6 @@ from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Reservation, Waiting, WaitQueue
 from proxy.core.warmth import Warmth
 
-LIMITED_BY_KV = frozenset({Binding.KV, Binding.PACING})
 BACKFILL_S = 0.1  # after looking in vain: a few decode steps, in which little changes
 RESERVED_AMONG = 4  # replicas, the nearest misses first: who misses by more starts later, and each costs several verdicts
 ROOM = attrgetter("room_ratio")
@@ -156,9 +154,9 @@ class Placement:
         books = self._books(pool, demand.length_class.model)
         indifferent = self.router.is_indifferent(entry, books)
         crowd = Crowd(contended, partial(self._contended, pool, demand.tenant, now_s))
-        serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
-        if indifferent and serving and not barred:  # mostly it goes to the roomiest, and nobody else need be looked at
-            choice = self._on_roomiest(entry, max(serving, key=ROOM), now_s, crowd)
+        if indifferent and not barred:  # mostly it goes to the roomiest, and nobody else need be looked at
+            serving = [book for book in books if book.phase is ReplicaPhase.SERVING]
+            choice = self._on_roomiest(entry, max(serving, key=ROOM), now_s, crowd) if serving else None
             if choice is not None:
                 return choice
         looks = [
@@ -166,20 +164,19 @@ class Placement:
             for bank in self.banks(pool)
             if demand.length_class.model in bank.models
         ]
-        spots = spots_of(demand, looks, barred)
-        if not indifferent:
-            spots = self._with_cached(demand, spots)
         places: list[Place] = []
-        for spot in spots:
-            curves = spot.look.curves_on(spot.row)
-            binding = spot.binding
+        fits = False
+        for spot in spots_of(demand, looks, barred, None if indifferent else self.router.warmth):
+            headroom, book, binding, look, row, cached_tokens = spot
             if binding is Binding.NONE:
-                binding = self._limit(entry, spot.book, spot.headroom_ratio, curves, now_s, crowd, spot.cached_tokens)
-            self._note(spot.book, binding)
+                binding = self._limit(entry, book, headroom, look.curves_on(row), now_s, crowd, cached_tokens, able=True)
+            self._note(book, binding)
             places.append(spot.place(binding))
-            if binding is Binding.NONE and indifferent:
-                return Choice(entry, spot.book, places[-1][1], places)
-        if any(binding is Binding.NONE for _, _, binding in places):
+            if binding is Binding.NONE:
+                fits = True
+                if indifferent:
+                    return Choice(entry, book, places[-1][1], places)
+        if fits:
             book, verdict, binding = place = self.router.route(entry, places, books, now_s)
             if binding is Binding.NONE:
                 return Choice(entry, book, verdict, places, self.router.standings)
@@ -193,10 +190,11 @@ class Placement:
         return blocked
 
     def _limit(
-        self, entry: Waiting, book: Book, headroom_ratio: float, curves: Curves, now_s: float, crowd: Crowd, cached_tokens: float = 0.0
+        self, entry: Waiting, book: Book, headroom_ratio: float, curves: Curves, now_s: float, crowd: Crowd,
+        cached_tokens: float = 0.0, *, able: bool = False,
     ) -> Binding:  # fmt: skip
-        """What keeps ``entry``, which adds ``curves``, out of there."""
-        binding = book.binding(entry.demand, headroom_ratio, now_s, cached_tokens)
+        """What keeps ``entry``, which adds ``curves``, out of there; ``able``: it serves, and is large enough."""
+        binding = (book.limit if able else book.binding)(entry.demand, headroom_ratio, now_s, cached_tokens)
         if binding is Binding.NONE and self._paced_out(entry, book, headroom_ratio, curves, now_s, crowd):
             return Binding.PACING
         if self.refusals and binding is Binding.NONE and self.refusals.hold(entry, book.spec.name, now_s):
@@ -206,11 +204,8 @@ class Placement:
     @staticmethod
     def _note(book: Book, binding: Binding) -> None:
         book.binding_last = binding
-        book.kv_limited = book.kv_limited or binding in LIMITED_BY_KV
-
-    def _with_cached(self, demand: Demand, spots: list[Spot]) -> list[Spot]:
-        cached = self.router.warmth.cached_tokens(demand, [spot.book.spec.name for spot in spots])
-        return [spot._replace(cached_tokens=tokens) for spot, tokens in zip(spots, cached, strict=True)]
+        if binding is Binding.KV or binding is Binding.PACING:
+            book.kv_limited = True
 
     def _on_roomiest(self, entry: Waiting, book: Book, now_s: float, crowd: Crowd) -> Choice | None:
         """The choice of ``book`` where it takes ``entry``, which shares nothing there."""

@@ -26,6 +26,10 @@ class SharedBlocks:
         """Distinct hashed blocks referenced."""
         return len(self._members)
 
+    def __contains__(self, block: int) -> bool:
+        """Whether a block is referenced now."""
+        return block in self._members
+
     def hits(self, hashes: tuple[int, ...], hits_max: int) -> int:
         """How many leading blocks are referenced now."""
         count = 0

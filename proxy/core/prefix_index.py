@@ -56,12 +56,12 @@ class PrefixIndex:
     def hit_tokens(self, keys: Sequence[int]) -> int:
         """Tokens of the longest cached prefix, a multiple of ``entry_tokens``: O(log len(keys))."""
         held, idle = self._held, self._idle
+        if not keys or not (keys[0] in held or keys[0] in idle):
+            return 0
 
         def cached(index: int) -> bool:
             return keys[index] in held or keys[index] in idle
 
-        if not keys or not cached(0):
-            return 0
         low, high = 1, len(keys) + 1  # the first ``low`` are cached, the first ``high`` are not
         while high - low > 1:
             middle = (low + high) // 2

@@ -9,7 +9,6 @@ Fails: the wait for a full replica is a forecast of its ledger's; that bound is 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 from proxy.core.backfill import earliest_start
@@ -22,9 +21,10 @@ from proxy.core.waiting import Waiting
 from proxy.core.warmth import Warmth
 
 PREFILL_TOKEN_S = 1e-4  # until it was measured: 10,000 tokens a second, a large model on one GPU
-WAITED_FOR = frozenset({Binding.KV, Binding.PREFILL})  # limits that pass by themselves, soon and foreseeably
+WAITED_FOR = (Binding.KV, Binding.PREFILL)  # limits that pass by themselves, soon and foreseeably
 
 Place = tuple[Book, Verdict, Binding]
+Sent = dict[str, tuple[float, float]]  # to each replica: work lately, in tokens of prefill, and how many times over its pool
 
 
 class Router:
@@ -46,18 +46,20 @@ class Router:
         ``books`` are all that serve the model. Not for a request that ``is_indifferent``.
         """
         fitting = [place for place in places if place[2] is Binding.NONE]
+        full: list[tuple[Place, Standing]] = []
         self.standings = []
         if len(places) == 1:
             return fitting[0]
         demand = entry.demand
         crowd = any(book.foreign for book in books)
-        standings = self._standings(demand, fitting, books, now_s)
-        full = self._warmer(entry, [place for place in places if place[2] in WAITED_FOR], standings, books, now_s)
-        standings += [standing for _, standing in full]
+        sent = self._sent(books, now_s)
+        standings = self._standings(demand, fitting, books, sent, now_s)
+        if len(fitting) < len(places):
+            full = self._warmer(entry, [place for place in places if place[2] in WAITED_FOR], standings, books, sent, now_s)
+            standings += [standing for _, standing in full]
         self.standings = standings
         key = self._key(demand, standings) if crowd else None
-        total = sum(self._load_tokens(book, now_s) for book in books)
-        chosen = standings.index(pick(standings, total, key))
+        chosen = standings.index(pick(standings, sum([load for load, _ in sent.values()]), key))
         if chosen < len(fitting):
             return fitting[chosen]
         place, warm = full[chosen - len(fitting)]
@@ -70,7 +72,7 @@ class Router:
             entry.warm_until_s = now_s + max(0.0, saved_tokens) * prefill_token_s(book)
 
     def _warmer(
-        self, entry: Waiting, full: Sequence[Place], fitting: Sequence[Standing], books: Sequence[Book], now_s: float
+        self, entry: Waiting, full: Sequence[Place], fitting: Sequence[Standing], books: Sequence[Book], sent: Sent, now_s: float
     ) -> list[tuple[Place, Standing]]:
         """Those of ``full`` that are warmer than all ``fitting``, with what waiting for them costs."""
         over = entry.warm_until_s is not None and now_s >= entry.warm_until_s
@@ -79,12 +81,12 @@ class Router:
         least = min(one.uncached_tokens for one in fitting) - WARMER_TOKENS
         soonest = min(one.work_tokens for one in fitting)
         found = []
-        for place, standing in zip(full, self._standings(entry.demand, full, books, now_s), strict=True):
+        for place, standing in zip(full, self._standings(entry.demand, full, books, sent, now_s), strict=True):
             if standing.uncached_tokens > least:
                 continue
             wait_tokens = self._wait_tokens(place, now_s)
             if not wait_tokens or wait_tokens + standing.work_tokens < soonest:
-                found.append((place, replace(standing, wait_tokens=wait_tokens)))
+                found.append((place, standing._replace(wait_tokens=wait_tokens)))
         return found
 
     @staticmethod
@@ -98,27 +100,43 @@ class Router:
             return inf
         return max(0.0, start[0] - book.steps_now(now_s)) / book.clock.rate_per_s / prefill_token_s(book)
 
-    def _standings(self, demand: Demand, places: Sequence[Place], books: Sequence[Book], now_s: float) -> list[Standing]:
-        blocks = sum(book.spec.usable_blocks for book in books)
-        return [
-            Standing(
-                replica=book.spec.name,
-                sequences=float(book.ledger.sequences_total + book.saturation.foreign_sequences),
-                share=max(1, book.spec.usable_blocks) / max(1, blocks),
-                pending_tokens=book.saturation.backlog_tokens(now_s),
-                uncached_tokens=demand.prompt_tokens - verdict.cached_tokens + self.warmth.adapter_tokens(demand, book.spec.name),
-                headroom_ratio=verdict.headroom_ratio,
-                turnover=self.warmth.turnover(book.spec.name),
-                load_tokens=self._load_tokens(book, now_s),
-                slack_tokens=LOAD_SLACK_S / prefill_token_s(book),
+    def _standings(
+        self, demand: Demand, places: Sequence[Place], books: Sequence[Book], sent: Sent, now_s: float
+    ) -> list[Standing]:
+        blocks = max(1, sum([book.spec.usable_blocks for book in books]))
+        standings = []
+        for book, verdict, _ in places:  # of many replicas this is most of a decision
+            spec, saturation = book.spec, book.saturation
+            uncached = demand.prompt_tokens - verdict.cached_tokens
+            if demand.adapter:
+                uncached += self.warmth.adapter_tokens(demand, spec.name)
+            load_tokens, turnover = sent[spec.name]
+            standings.append(
+                Standing(
+                    spec.name,
+                    float(book.ledger.sequences_total + saturation.foreign_sequences),
+                    max(1, spec.usable_blocks) / blocks,
+                    saturation.backlog_tokens(now_s),
+                    uncached,
+                    verdict.headroom_ratio,
+                    turnover,
+                    0.0,
+                    load_tokens,
+                    LOAD_SLACK_S / prefill_token_s(book),
+                )
             )
-            for book, verdict, _ in places
-        ]
+        return standings
 
-    def _load_tokens(self, book: Book, now_s: float) -> float:
-        """Work sent there lately. What others sent counts like ours, by sequences: the reports do not tell more of it."""
-        ours, others = book.ledger.sequences, book.ledger.sequences_of_others + book.saturation.foreign_sequences
-        return self.warmth.load_tokens(book.spec.name, now_s) * (1.0 + others / max(1, ours))
+    def _sent(self, books: Sequence[Book], now_s: float) -> Sent:
+        """What was sent there lately. What others sent counts like ours, by sequences: the reports do not tell more of it."""
+        found: Sent = {}
+        for book in books:
+            load_tokens, turnover = self.warmth.sent(book.spec.name, now_s)
+            others = book.ledger.sequences_of_others + book.saturation.foreign_sequences
+            if others:
+                load_tokens *= 1.0 + others / max(1, book.ledger.sequences)
+            found[book.spec.name] = load_tokens, turnover
+        return found
 
     def _key(self, demand: Demand, standings: Sequence[Standing]) -> int:
         """What stands for the request's conversation: its session, else its first blocks that are not cached everywhere, else itself."""
@@ -131,8 +149,8 @@ class Router:
 
 def prefill_token_s(book: Book) -> float:
     """Seconds a token of prefill takes there, in steps full of it beside what is running."""
-    budget = book.saturation.step_time.token_budget
-    learned = book.saturation.step_s(budget) / max(1.0, budget)
+    saturation = book.saturation
+    learned = saturation.full_step_s / max(1.0, saturation.step_time.token_budget)
     return learned if learned > 0.0 else PREFILL_TOKEN_S
 
 

@@ -24,9 +24,9 @@ first, bounds that.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 LOAD_BOUND = 1.25  # the usual one: below it affinity is lost for nothing, above it the slowest replica decides
 LOAD_SLACK_S = 1.0  # of the last minute: work of less than that is no load worth balancing
@@ -35,8 +35,7 @@ WARMER_TOKENS = 256.0  # two entries of the index: less is a rest of a block and
 _MASK = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """How one replica stands to one request. Tokens are of prefill work; ``share`` is its part of the pools' blocks, 0..1."""
 
     replica: str
@@ -63,15 +62,12 @@ class Standing:
 
 def within_bound(standings: Sequence[Standing], load_total: float) -> list[Standing]:
     """Those of ``standings`` that may take the request. ``load_total`` is over every replica that serves the model, full ones too."""
-
-    def after(one: Standing) -> float:
-        return (one.load_tokens + one.uncached_tokens) / one.share
-
-    least = min(after(one) for one in standings)
+    after = [(one.load_tokens + one.uncached_tokens) / one.share for one in standings]
+    least = min(after)
     return [
         one
-        for one in standings
-        if after(one) <= max(least, LOAD_BOUND * (load_total + one.uncached_tokens) + one.slack_tokens / one.share)
+        for one, load in zip(standings, after, strict=True)
+        if load <= least or load <= LOAD_BOUND * (load_total + one.uncached_tokens) + one.slack_tokens / one.share
     ]
 
 

@@ -80,6 +80,7 @@ class Saturation:
         self._unexpected = 0
         self._measured_ratio = 0.0
         self._running_last: int | None = None
+        self._full_step_s, self._full_step_of = 0.0, (-1, -1, -1, 0.0)
         self._steps = StepWatch(ledger, usable_blocks)
 
     def new_epoch(self) -> None:
@@ -187,11 +188,11 @@ class Saturation:
 
     def own_backlog_tokens(self, now_s: float) -> float:
         """As ``backlog_tokens``, of our own leases alone."""
-        if not self.targets.any_unplaced:
+        targets = self.targets
+        if not targets.any_unplaced:
             return 0.0
-        budget = self.step_time.token_budget
-        full_s = self.step_s(budget)
-        return self.targets.backlog_tokens(now_s, budget / full_s if full_s > 0.0 else 0.0)
+        full_s = self.full_step_s
+        return targets.backlog_tokens(now_s, self.step_time.token_budget / full_s if full_s > 0.0 else 0.0)
 
     def backlog_tokens_max(self) -> float:
         """Bound of the backlog in tokens."""
@@ -200,10 +201,9 @@ class Saturation:
         bound = max(bound, at_once)
         ttft_s = self.targets.ttft_s_min
         if ttft_s < inf:
-            budget = self.step_time.token_budget
-            full_s = self.step_s(budget)
+            full_s = self.full_step_s
             if full_s > 0.0:
-                bound = min(bound, TTFT_BACKLOG_SHARE * ttft_s / full_s * budget)
+                bound = min(bound, TTFT_BACKLOG_SHARE * ttft_s / full_s * self.step_time.token_budget)
         return bound
 
     def ttft_s_forecast(self, demand: Demand, now_s: float, *, cached_tokens: float = 0.0, backlog: bool = True) -> float:
@@ -242,6 +242,8 @@ class Saturation:
         return self.guard.keeps_out(usage + uncached, cached_tokens / demand.prompt_tokens)
 
     def _prefill_binds(self, demand: Demand, now_s: float, cached_tokens: float) -> bool:
+        if self._little_ahead(demand.prompt_tokens - cached_tokens, now_s) and demand.ttft_s is None:
+            return False
         backlog = self.backlog_tokens(now_s)
         if backlog <= 0.0:
             return False
@@ -251,6 +253,13 @@ class Saturation:
         if target_s is None or waited_s >= target_s or self._prefill_s(demand.prompt_tokens - cached_tokens) > target_s:
             return False
         return self.ttft_s_forecast(demand, now_s, cached_tokens=cached_tokens) > target_s
+
+    def _little_ahead(self, own_tokens: float, now_s: float) -> bool:
+        """Whether the backlog is within its bound with ``own_tokens`` more, as a glance tells: by what was sent, done or not."""
+        targets, peers = self.targets, self._ledger.peers
+        targets.placed_go(now_s)
+        ahead = targets.sent_tokens if peers is None else targets.sent_tokens + peers.load.prefill_tokens
+        return not ahead or (not targets.any_ttft and ahead + own_tokens <= BACKLOG_STEPS * self.step_time.token_budget)
 
     def _tpot_binds(self, demand: Demand) -> bool:
         model, targets = self.step_time, self.targets
@@ -273,6 +282,15 @@ class Saturation:
     def _prefill_s(self, tokens: float) -> float:
         kv_tokens = self._ledger.blocks_now * self._ledger.block_size
         return self.step_time.prefill_s(tokens, sequences=self._ledger.sequences_total, kv_tokens=kv_tokens)
+
+    @property
+    def full_step_s(self) -> float:
+        """As ``step_s``, of a step with as much prefill as it takes at most."""
+        ledger, step_time = self._ledger, self.step_time
+        of = ledger.changes, len(ledger.undrawn), step_time.windows, step_time.token_budget
+        if of != self._full_step_of:  # each decision asks each replica several times
+            self._full_step_of, self._full_step_s = of, self.step_s(step_time.token_budget)
+        return self._full_step_s
 
     def step_s(self, prefill_tokens: float) -> float:
         """Forecast seconds of a step that feeds ``prefill_tokens`` beside what is here now; 0 while nothing was measured."""

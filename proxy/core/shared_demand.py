@@ -57,11 +57,12 @@ class SharedDemand:
 
     def any_held(self, demand: Demand) -> bool:
         """Whether any of the demand's blocks is held here already."""
-        return (
-            demand.shares_prefix
-            and len(self._blocks) > 0
-            and any(self._blocks.hits(part.block_hashes[:1], self._hits_max(part)) for part in demand.parts)
-        )
+        blocks = self._blocks
+        if demand.shares_prefix:
+            for part in demand.parts:
+                if part.block_hashes and part.block_hashes[0] in blocks and self._hits_max(part) > 0:
+                    return True
+        return False
 
     def discounted(self, added: Curves, living: FloatArray, demand: Demand) -> Curves:
         """The candidate's curves without what its sharers are expected to hold anyway."""

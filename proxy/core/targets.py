@@ -33,7 +33,7 @@ class Targets:
         self._tpot_s: Counter[float] = Counter()
         self._unplaced: dict[str, Lease] = {}
         self._ahead_tokens: dict[str, int] = {}  # of the unplaced, with their own, when they were sent
-        self._sent_tokens = 0  # over the unplaced, less what is cached
+        self.sent_tokens = 0  # over the unplaced, less what is cached
         self.prefill_tokens_per_s = 0.0
         self._front_s = -inf  # when the oldest of them came to the front
 
@@ -49,8 +49,8 @@ class Targets:
         self._output_tokens += lease.output_tokens_forecast
         if not lease.placed:
             self._unplaced[lease.lease_id] = lease
-            self._sent_tokens += demand.prompt_tokens - lease.cached_tokens
-            self._ahead_tokens[lease.lease_id] = self._sent_tokens
+            self.sent_tokens += demand.prompt_tokens - lease.cached_tokens
+            self._ahead_tokens[lease.lease_id] = self.sent_tokens
 
     def remove(self, lease: Lease, now_s: float) -> None:
         """A lease ended."""
@@ -72,7 +72,7 @@ class Targets:
     def _leaves_backlog(self, lease: Lease, prefilled_s: float | None) -> None:
         """It is prefilled, since ``prefilled_s`` at the latest; None: it ended before."""
         del self._unplaced[lease.lease_id]
-        self._sent_tokens -= lease.demand.prompt_tokens - lease.cached_tokens
+        self.sent_tokens -= lease.demand.prompt_tokens - lease.cached_tokens
         ahead_tokens = self._ahead_tokens.pop(lease.lease_id)
         if prefilled_s is not None:
             rate = ahead_tokens / max(PREFILL_S_MIN, prefilled_s - lease.sent_s)
@@ -84,7 +84,7 @@ class Targets:
         self._tpot_s.clear()
         self._unplaced.clear()
         self._ahead_tokens.clear()
-        self._sent_tokens = 0
+        self.sent_tokens = 0
         self._leases, self._output_tokens, self.prefill_outlook, self._front_s = 0, 0.0, 0.0, -inf
 
     @property
@@ -103,6 +103,11 @@ class Targets:
         return bool(self._tpot_s)
 
     @property
+    def any_ttft(self) -> bool:
+        """Whether anybody has a TTFT target."""
+        return bool(self._ttft_s)
+
+    @property
     def any_unplaced(self) -> bool:
         """Whether there is anybody who may not be placed yet."""
         return bool(self._unplaced)
@@ -113,24 +118,28 @@ class Targets:
 
     def unplaced(self, now_s: float) -> list[Lease]:
         """Leases not known to be placed, in the order of sending."""
-        self._placed_go(now_s)
+        self.placed_go(now_s)
         return list(self._unplaced.values())
 
-    def _placed_go(self, now_s: float) -> None:
-        placed = [lease for lease in self._unplaced.values() if lease.placed]
-        for lease in placed:
+    def placed_go(self, now_s: float) -> None:
+        """Those that are known to be placed by now are no backlog any more."""
+        for lease in self._unplaced.values():
+            if lease.placed:
+                break
+        else:  # mostly
+            return
+        for lease in [lease for lease in self._unplaced.values() if lease.placed]:
             self._leaves_backlog(lease, lease.placed_s if lease.placed_s > lease.sent_s else None)
             self._front_s = now_s
 
     def backlog_tokens(self, now_s: float, tokens_per_s: float) -> float:
         """Prefill work ahead of whoever is sent now, where the engine prefills ``tokens_per_s``."""
-        self._placed_go(now_s)
-        oldest = next(iter(self._unplaced.values()), None)
-        if oldest is None:
-            return 0.0
-        since_s = max(0.0, now_s - max(oldest.sent_s, self._front_s))
-        done = min(oldest.demand.prompt_tokens - oldest.cached_tokens - 1.0, since_s * tokens_per_s)
-        return self._sent_tokens - max(0.0, done)
+        self.placed_go(now_s)
+        for oldest in self._unplaced.values():
+            since_s = max(0.0, now_s - max(oldest.sent_s, self._front_s))
+            done = min(oldest.demand.prompt_tokens - oldest.cached_tokens - 1.0, since_s * tokens_per_s)
+            return self.sent_tokens - max(0.0, done)
+        return 0.0
 
 
 def _one_less(counts: Counter[float], target_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What a replica says to one request: whether it fits, and what it would add.
+"""What a replica says to one request: whether it fits, and what it would add; and what it says of itself.
 
 Decides nothing; made by ``core.book`` for one replica and by ``core.placement`` for many.
 """
@@ -23,3 +23,16 @@ class Verdict(NamedTuple):
     def fits(self) -> bool:
         """No limit binds."""
         return self.binding is Binding.NONE
+
+
+class Outlook(NamedTuple):
+    """The forecast peak in blocks: the expected demand at that moment, what bypasses us, and the rest, the margin."""
+
+    peak_blocks: float
+    expected_blocks: float
+    bias_blocks: float
+
+    @property
+    def margin_blocks(self) -> float:
+        """What the peak is above what is expected."""
+        return max(0.0, self.peak_blocks - self.expected_blocks - self.bias_blocks)

@@ -130,13 +130,16 @@ class Warmth:
             if warm is None or not (demand.shares_prefix and warm.caching):
                 found.append(0.0)
                 continue
-            stride = warm.index.stride
-            if stride not in keys:
-                keys[stride] = [warm.index.keys_of(part.block_hashes) for part in demand.parts]
-            tokens = sum(warm.index.hit_tokens(one) for one in keys[stride])
+            index = warm.index
+            of_parts = keys.get(index.stride)
+            if of_parts is None:
+                of_parts = keys[index.stride] = [index.keys_of(part.block_hashes) for part in demand.parts]
+            tokens = 0
+            for one in of_parts:
+                tokens += index.hit_tokens(one)
             if session is not None and session.replica == replica:
                 tokens = max(tokens, self._session_tokens(demand, session, warm, tokens))
-            found.append(warm.credit.ratio * min(tokens, demand.prompt_tokens - 1))
+            found.append(warm.credit.ratio * min(tokens, demand.prompt_tokens - 1) if tokens else 0.0)
         return found
 
     @staticmethod
@@ -148,15 +151,10 @@ class Warmth:
         agrees = index_tokens + warm.index.entry_tokens + warm.block_size > session.prompt_tokens
         return session.tokens if agrees or not hashed else 0
 
-    def load_tokens(self, replica: str, now_s: float) -> float:
-        """Work sent there lately, in tokens of prefill."""
+    def sent(self, replica: str, now_s: float) -> tuple[float, float]:
+        """Work sent there lately, in tokens of prefill, and how many times over its pool was filled by us."""
         warm = self._replicas.get(replica)
-        return 0.0 if warm is None else warm.load_tokens_at(now_s)
-
-    def turnover(self, replica: str) -> float:
-        """How many times over its pool was filled by us."""
-        warm = self._replicas.get(replica)
-        return 0.0 if warm is None else warm.filled_blocks / max(1, warm.usable_blocks)
+        return (0.0, 0.0) if warm is None else (warm.load_tokens_at(now_s), warm.filled_blocks / max(1, warm.usable_blocks))
 
     def adapter_tokens(self, demand: Demand, replica: str) -> float:
         """What the request's LoRA adapter costs there, in tokens of prefill work."""
