@@ -98,43 +98,55 @@ def _exp(values: FloatArray) -> FloatArray:
     return np.exp(singles, out=singles).astype(np.float64)
 
 
-def _tokens_out(rows: RowStates, grid: Grid) -> FloatArray:
-    """How far each row has come at each interval's start: (N, G)."""
-    at = np.maximum(grid.starts - rows.delay_steps[:, None], 0.0)
+@dataclass(slots=True)
+class LookAhead:
+    """What the curves of some rows are made of, looked up in one go: array operations on few rows cost as much as on many."""
+
+    tokens: FloatArray  # how far each has come at each interval's start: (N, G)
+    hazards: FloatArray  # the survival model's, at those, now, and at the cap: (N, G + 2)
+    doubts: FloatArray  # likewise; nothing where they were not asked for
+    blocks: FloatArray  # held at each interval's end, and at the cap: (N, G + 1)
+
+
+def look_ahead(rows: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape, *, doubts: bool) -> LookAhead:
+    """Look ahead for ``rows``."""
+    intervals = len(grid)
+    tokens = np.empty((len(rows.classes), intervals + 2))
+    at = tokens[:, :intervals]
+    np.subtract(grid.starts, rows.delay_steps[:, None], out=at)
+    np.maximum(at, 0.0, out=at)
     at += rows.output_tokens[:, None]
-    return at
+    tokens[:, intervals], tokens[:, intervals + 1] = rows.output_tokens, rows.output_tokens_max
+    blocks = blocks_held(rows, grid.reaches + LEAD_STEPS, shape)
+    if not shape.plain:
+        np.maximum(blocks[:, 0], prefill_blocks(rows, shape), out=blocks[:, 0])
+    return LookAhead(at, *model.cumulative_at(rows.classes, tokens, doubts=doubts), blocks)
 
 
-def alive(rows: RowStates, grid: Grid, model: SurvivalModel) -> tuple[FloatArray, FloatArray]:
-    """Probability of being alive at each interval's start, and 1 where the cap allows it, else 0: two (N, G) arrays."""
-    at = _tokens_out(rows, grid)
-    possible = (at < rows.output_tokens_max[:, None]).astype(np.float64)
-    later = model.hazard_at(rows.classes[:, None], at)
-    np.subtract(model.hazard_at(rows.classes, rows.output_tokens)[:, None], later, out=later)
-    living = _exp(later)
+def relative_errors(ahead: LookAhead) -> FloatArray:
+    """How far each probability of being alive may be off for all of its class: (N, G)."""
+    error = ahead.doubts[:, :-2]
+    error -= ahead.doubts[:, -2:-1]
+    return np.sqrt(np.maximum(error, 0.0, out=error), out=error)
+
+
+def alive(rows: RowStates, ahead: LookAhead) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Probability of being alive at each interval's start, and whether the cap allows it: two (N, G) arrays."""
+    possible = ahead.tokens < rows.output_tokens_max[:, None]
+    living = _exp(ahead.hazards[:, -2:-1] - ahead.hazards[:, :-2])
     living *= possible
     return living, possible
 
 
-def relative_errors(rows: RowStates, grid: Grid, model: SurvivalModel) -> FloatArray:
-    """How far each probability of ``alive`` may be off for all of its class: (N, G)."""
-    error = model.doubt_at(rows.classes[:, None], _tokens_out(rows, grid))
-    error -= model.doubt_at(rows.classes, rows.output_tokens)[:, None]
-    return np.sqrt(np.maximum(error, 0.0, out=error), out=error)
-
-
-def main_curves(rows: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape) -> tuple[FloatArray, ...]:
-    """Mean, variance and ceiling of each row, and the probability that it lives: four (N, G) arrays."""
-    blocks = blocks_held(rows, grid.ends + LEAD_STEPS, shape)
-    if not shape.plain:
-        np.maximum(blocks[:, 0], prefill_blocks(rows, shape), out=blocks[:, 0])
-    living, possible = alive(rows, grid, model)
+def main_curves(rows: RowStates, ahead: LookAhead) -> tuple[FloatArray, ...]:
+    """Mean, variance and ceiling of each row, and the probability that it lives at each interval's start: four (N, G) arrays."""
+    blocks = ahead.blocks[:, :-1]
+    living, possible = alive(rows, ahead)
     mean = blocks * living
     variance = 1.0 - living
     variance *= mean
     variance *= blocks
-    blocks *= possible
-    return mean, variance, blocks, living
+    return mean, variance, blocks * possible, living
 
 
 def apart(common: FloatArray, classes: NDArray[np.intp]) -> float:
@@ -147,8 +159,8 @@ def apart(common: FloatArray, classes: NDArray[np.intp]) -> float:
     return float(np.sqrt((by_class * by_class).sum()) / total) if total > 0.0 else 1.0
 
 
-def cap_ends(rows: RowStates, model: SurvivalModel, shape: KvShape) -> tuple[FloatArray, FloatArray, FloatArray]:
+def cap_ends(rows: RowStates, ahead: LookAhead) -> tuple[FloatArray, FloatArray, FloatArray]:
     """When each row reaches its cap in steps from now, the blocks it then frees, and the probability that it gets there."""
     steps = rows.output_tokens_max - rows.output_tokens + rows.delay_steps
-    hazard = model.hazard_at(rows.classes, rows.output_tokens_max) - model.hazard_at(rows.classes, rows.output_tokens)
-    return steps, blocks_held(rows, np.inf, shape), np.exp(-hazard)
+    hazard = ahead.hazards[:, -1] - ahead.hazards[:, -2]
+    return steps, ahead.blocks[:, -1], np.exp(-hazard)

@@ -22,7 +22,7 @@ COARSE_RATIO = 1.1
 class Grid:
     """Interval starts and ends in decode steps, up to at least ``horizon_steps``."""
 
-    __slots__ = ("_early", "_late", "_levels", "ends", "past", "starts", "widths")
+    __slots__ = ("_early", "_late", "_levels", "ends", "past", "reaches", "starts", "widths")
 
     def __init__(self, horizon_steps: int) -> None:
         edges: list[float] = [float(step) for step in range(0, FINE_UNTIL_STEPS + 1, FINE_STEPS)]
@@ -32,6 +32,7 @@ class Grid:
         self.starts: FloatArray = points[:-1]
         self.ends: FloatArray = points[1:]
         self.widths: FloatArray = np.diff(points)
+        self.reaches: FloatArray = np.append(self.ends, np.inf)  # the ends, and all that comes after them
         # past[k, j]: interval j is over before a request that starts with interval k.
         ago = self.starts[None, :] - self.starts[:, None]
         self.past = ago < 0.0

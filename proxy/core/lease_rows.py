@@ -111,10 +111,13 @@ class LeaseRows:
         self.read()
         tokens, looked = self.tokens[: self.used], self.looked[: self.used]
         shown = self.live[: self.used] & self.streaming[: self.used] & self.placed[: self.used]
+        if not shown.any():
+            looked[:] = -1.0
+            return False, None
         both = shown & (looked >= 0.0)
         moved = float((tokens - looked)[both].max()) if both.any() else None
         self.looked[: self.used] = np.where(shown, tokens, -1.0)
-        return bool(shown.any()), moved
+        return True, moved
 
     def tokens_out(self, steps_now: float, delay_steps: float) -> FloatArray:
         """Output tokens of one sequence of each row below ``used``, below its cap: seen on the stream, else the step clock's guess."""

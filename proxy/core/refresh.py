@@ -7,7 +7,9 @@ error of an error, and the probability of reaching the cap. Where there are few 
 Fails: a class that has just learned something keeps its old doubt for about a second.
 """
 
-from proxy.core.curves import apart, cap_ends, main_curves, relative_errors
+import numpy as np
+
+from proxy.core.curves import apart, cap_ends, look_ahead, main_curves, relative_errors
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.kv_shape import KvShape
 from proxy.core.lease_rows import LeaseRows
@@ -23,18 +25,20 @@ def refresh_rows(
     """Draw the curves of ``rows`` by their fields, and add them up in ``sums`` (4, G). ``moved_steps``: by which the anchor was moved."""
     every = rows.every()
     states = rows.states(every)
-    *main, living = main_curves(states, grid, model, shape)
+    thorough = thorough or len(rows) < ROWS_MANY
+    ahead = look_ahead(states, grid, model, shape, doubts=thorough)
+    *main, living = main_curves(states, ahead)
     rows.alive[every] = living
     for plane, curve in enumerate(main):
         rows.curves[plane, every] = curve
-        curve.sum(axis=0, out=sums[plane])
-    if not thorough and len(rows) >= ROWS_MANY:
+        np.add.reduce(curve, axis=0, out=sums[plane])
+    if not thorough:
         rows.cap_ends[0, : rows.used] -= moved_steps
         return
-    common = relative_errors(states, grid, model)
+    common = relative_errors(ahead)
     common *= main[0]
     common *= apart(common.sum(axis=1), states.classes)
     rows.curves[3, every] = common
-    common.sum(axis=0, out=sums[3])
-    steps, blocks, reach = cap_ends(states, model, shape)
+    np.add.reduce(common, axis=0, out=sums[3])
+    steps, blocks, reach = cap_ends(states, ahead)
     rows.cap_ends[:, every] = steps, blocks * reach

@@ -50,6 +50,8 @@ PRIOR_RATES = PRIOR_POWER * np.log((EDGES[1:] + PRIOR_TOKENS) / (EDGES[:-1] + PR
 ROWS_START = 64
 BY_CLASS = ("_ends", "_exposure", "_alive", "_areas", "_lines")  # arrays by class and bin
 
+NOTHING = np.zeros((0, 0))
+
 Running = tuple[int | NDArray[np.intp], float | FloatArray]  # class rows and tokens out so far of requests under way
 
 
@@ -250,9 +252,10 @@ class SurvivalModel:
         """Cumulative hazard of class ``rows`` at ``tokens``; same shapes, or ``rows`` broadcasting against ``tokens``."""
         return self._line_at(0, bin_of(tokens) + rows * (4 * BINS), np.minimum(tokens, EDGES[-1]))
 
-    def doubt_at(self, rows: NDArray[np.intp], tokens: FloatArray) -> FloatArray:
-        """As ``hazard_at``, of the cumulative variance of its error."""
-        return self._line_at(1, bin_of(tokens) + rows * (4 * BINS), np.minimum(tokens, EDGES[-1]))
+    def cumulative_at(self, rows: NDArray[np.intp], tokens: FloatArray, *, doubts: bool = True) -> tuple[FloatArray, FloatArray]:
+        """``hazard_at`` of class ``rows`` (N,) at ``tokens`` (N, K), and the cumulative variance of its error, if asked for."""
+        index, tokens = bin_of(tokens) + (rows * (4 * BINS))[:, None], np.minimum(tokens, EDGES[-1])
+        return self._line_at(0, index, tokens), self._line_at(1, index, tokens) if doubts else NOTHING
 
     def _line_at(self, line: int, index: NDArray[np.intp], tokens: FloatArray) -> FloatArray:
         """Slope * tokens + intercept; ``index`` is that of class and bin in the first line's slopes."""
@@ -263,7 +266,7 @@ class SurvivalModel:
         return result
 
     def hazard_and_doubt_in(self, rows: list[int], tokens: FloatArray, places: NDArray[np.intp]) -> FloatArray:
-        """``hazard_at`` and ``doubt_at``, never below 0, of classes at ``tokens`` with their ``places_of``: (2, rows, tokens)."""
+        """Both of ``cumulative_at``, never below 0, of classes at ``tokens`` with their ``places_of``: (2, rows, tokens)."""
         taken = self._lines[rows].reshape(len(rows), 4 * BINS).take(places.reshape(-1), axis=1)
         lines: FloatArray = taken.reshape(len(rows), 4, len(tokens)).swapaxes(0, 1)
         both = lines[:2]

@@ -22,20 +22,26 @@ class Outstanding:
 
         None that is being drained; one that is coming back only as far as it may, unless it is the only one.
         """
-        names = [
-            name for name, watcher in self._watchers.items()
+        kept = [
+            (watcher, watcher.standing.phase) for name, watcher in self._watchers.items()
             if name not in excluded and not watcher.draining and self._serves(watcher, model)
         ]  # fmt: skip
-        serving = [name for name in names if self._watchers[name].phase is ReplicaPhase.SERVING]
-        usable = [name for name in serving if not self._watchers[name].standing.wedged]
-        usable = usable or [name for name in names if self._watchers[name].phase in AWAITED_PHASES]
-        load = {name: self.on(name) for name in usable or names}
-        unspared = {name: count for name, count in load.items() if not self._watchers[name].standing.spared(count)}
-        return unspared or load
+        usable = [watcher for watcher, phase in kept if phase is ReplicaPhase.SERVING and not watcher.standing.wedged]
+        usable = usable or [watcher for watcher, phase in kept if phase in AWAITED_PHASES] or [watcher for watcher, _ in kept]
+        loads = [(watcher, self._on(watcher)) for watcher in usable]
+        unspared = [(watcher, count) for watcher, count in loads if not watcher.standing.spared(count)]
+        return {watcher.name: count for watcher, count in unspared or loads}
 
     def on(self, name: str) -> int:
         """Requests of ours that the replica has now: 0 once a drained one has finished."""
-        return self._count[name] + self._leases(self._watchers[name])
+        return self._on(self._watchers[name])
+
+    def _on(self, watcher: ReplicaWatcher) -> int:
+        books, count = self._dispatcher.gate.fleet.books, self._count.get(watcher.name, 0)
+        for name in watcher.names:
+            if name in books:
+                count += len(books[name].ledger.leases)
+        return count
 
     @property
     def under_way(self) -> int:
@@ -45,10 +51,6 @@ class Outstanding:
     @staticmethod
     def _serves(watcher: ReplicaWatcher, model: str | None) -> bool:
         return model is None or watcher.facts is None or model in watcher.facts.models
-
-    @staticmethod
-    def _leases(watcher: ReplicaWatcher) -> int:
-        return sum(len(book.ledger.leases) for book in watcher.books())
 
     def least(self, model: str | None = None, excluded: frozenset[str] = frozenset()) -> str | None:
         """The replica to send to; None when there is none."""

@@ -73,11 +73,7 @@ class ReplicaWatcher:
         self._wedged: set[str] = set()
         self._second = SecondProxies()
         self._specs: tuple[ReplicaSpec, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the gate knows it by: its own name, or those of its engines by rank."""
-        return tuple(spec.name for spec in self._specs) or (self.name,)
+        self.names: tuple[str, ...] = (self.name,)  # what the gate knows it by: its own name, or those of its engines by rank
 
     @property
     def phase(self) -> ReplicaPhase:
@@ -123,7 +119,7 @@ class ReplicaWatcher:
     def renew(self, policy: ReplicaPolicy, feed: ReplicaFeed) -> None:
         """It is described otherwise from now on; at another address it is another engine. Not to be called while ``run`` runs."""
         if policy.url != self.policy.url:
-            self.facts, self.fault, self._specs = None, None, ()
+            self.facts, self.fault, self._specs, self.names = None, None, (), (self.name,)
             self.standing.forget()
             self.failures, self._refusals = 0, 0
             self.found.clear()
@@ -207,6 +203,7 @@ class ReplicaWatcher:
 
     def _tell_specs(self, specs: tuple[ReplicaSpec, ...]) -> None:
         before, self._specs = self._specs, specs
+        self.names = tuple(spec.name for spec in specs) or (self.name,)
         for spec in before:
             if (
                 spec.name not in self.names

@@ -6,7 +6,7 @@ import numpy as np
 
 from proxy.core.book import Book
 from proxy.core.choice import Choice
-from proxy.core.curves import Curves, RowStates, main_curves, relative_errors
+from proxy.core.curves import Curves, RowStates, look_ahead, main_curves, relative_errors
 from proxy.core.demand import Demand, LengthClass, PromptPart
 from proxy.core.feedback import Feedback
 from proxy.core.gate import Gate
@@ -171,8 +171,9 @@ def rows(*states: tuple[float, float, float], copies: float = 1.0, delay: float 
 
 def curves_of(states: RowStates, grid: Grid, model: SurvivalModel, shape: KvShape) -> tuple[Curves, FloatArray]:
     """Demand of each row as (N, G) curves, and the (N, G) alive probabilities they were made with: what a refresh draws."""
-    mean, variance, ceiling, living = main_curves(states, grid, model, shape)
-    return Curves(mean, variance, ceiling, relative_errors(states, grid, model) * mean), living
+    ahead = look_ahead(states, grid, model, shape, doubts=True)
+    mean, variance, ceiling, living = main_curves(states, ahead)
+    return Curves(mean, variance, ceiling, relative_errors(ahead) * mean), living
 
 
 def no_demand(intervals: int) -> Curves:

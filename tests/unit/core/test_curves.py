@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from proxy.core.curves import alive, apart, blocks_held, cap_ends
+from proxy.core.curves import LookAhead, RowStates, alive, apart, blocks_held, cap_ends, look_ahead
 from proxy.core.demand import Demand, PromptPart
 from proxy.core.grid import Grid
 from proxy.core.kv_shape import KvShape
@@ -13,6 +13,11 @@ from proxy.sim.engine_requests import EngineRequest, EngineSettings
 from tests.support.builders import book, curves_of, demand, lease_of, no_demand, rows
 
 GRID = Grid(2048)
+
+
+def ahead_of(states: RowStates) -> LookAhead:
+    """What is ahead of rows on a new model."""
+    return look_ahead(states, GRID, SurvivalModel(), KvShape(16), doubts=True)
 
 
 @pytest.mark.parametrize(("prompt", "output", "peak"), [(16, 17, 2), (16, 18, 3), (15, 2, 1), (16, 1, 1), (40, 8, 3)])
@@ -86,7 +91,8 @@ def test_growth_ends_at_the_cap() -> None:
 
 
 def test_alive_is_one_now_and_zero_from_the_cap_on() -> None:
-    living, possible = alive(rows((10, 5, 40)), GRID, SurvivalModel())
+    one = rows((10, 5, 40))
+    living, possible = alive(one, ahead_of(one))
     assert living[0, 0] == 1.0
     gone = GRID.starts + 5 >= 40
     assert (living[0, gone] == 0.0).all()
@@ -96,7 +102,8 @@ def test_alive_is_one_now_and_zero_from_the_cap_on() -> None:
 
 
 def test_who_is_still_to_be_prefilled_lives_longer_by_its_delay() -> None:
-    now, later = (alive(rows((10, 0, 32), delay=delay), GRID, SurvivalModel())[1][0].sum() for delay in (0.0, 2.0))
+    delayed = [rows((10, 0, 32), delay=delay) for delay in (0.0, 2.0)]
+    now, later = (alive(one, ahead_of(one))[1][0].sum() for one in delayed)
     assert later == now + 1
 
 
@@ -117,8 +124,8 @@ def test_the_common_error_is_the_doubt_about_survival() -> None:
     curves, living = curves_of(rows((100, 10, 3000), (100, 900, 3000)), GRID, model, KvShape(16))
     assert curves.common[0, 0] == 0.0
     ahead = GRID.starts + 10.0
-    doubt = model.doubt_at(np.zeros(len(ahead), dtype=np.intp), ahead)
-    expected = curves.mean[0] * np.sqrt(doubt - model.doubt_at(np.zeros(1, dtype=np.intp), np.asarray([10.0])))
+    _, doubts = model.cumulative_at(np.zeros(1, dtype=np.intp), np.append(ahead, 10.0)[None, :])
+    expected = curves.mean[0] * np.sqrt(doubts[0, :-1] - doubts[0, -1])
     assert np.allclose(curves.common[0], expected)
     relative = curves.common / np.maximum(curves.mean, 1e-9)
     both = (living > 0.0).all(axis=0)
@@ -147,7 +154,8 @@ def test_curves_add_up_and_zero_changes_nothing() -> None:
 
 
 def test_a_cap_end_frees_the_peak_at_the_cap() -> None:
-    steps, blocks, reach = cap_ends(rows((16, 5, 18), (40, 0, 8), delay=2.0), SurvivalModel(), KvShape(16))
+    both = rows((16, 5, 18), (40, 0, 8), delay=2.0)
+    steps, blocks, reach = cap_ends(both, ahead_of(both))
     assert steps.tolist() == [15.0, 10.0]
     assert blocks.tolist() == [3.0, 3.0]
     assert ((reach > 0.0) & (reach < 1.0)).all()

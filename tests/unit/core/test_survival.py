@@ -142,8 +142,8 @@ def test_classes_differ_by_what_is_known_of_a_request() -> None:
 
 def error(model: SurvivalModel, one: Demand, tokens: float) -> float:
     """Standard deviation of log S at ``tokens``."""
-    doubt = model.doubt_at(np.asarray([model.leaf(one)]), np.asarray([tokens]))
-    return math.sqrt(float(doubt[0]))
+    _, doubts = model.cumulative_at(np.asarray([model.leaf(one)]), np.asarray([[tokens]]))
+    return math.sqrt(float(doubts[0, 0]))
 
 
 def test_error_shrinks_with_ends_and_a_class_leans_on_its_parents() -> None:
