@@ -14,7 +14,6 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, TypeVar
 
-import hiredis
 from redis import asyncio as redis_asyncio
 from redis import exceptions
 from redis.asyncio.cluster import ClusterNode
@@ -80,14 +79,6 @@ def store_error(error: BaseException) -> StoreError:
     return StoreError(fault, f"{text}: {advice}" if advice else text)
 
 
-def packed_in_c(client: Any) -> Any:
-    """The client, whose connections put commands into bytes as hiredis does: 2 us for a reservation instead of redis-py's 18."""
-    pool = client.connection_pool
-    fields = {"pack_command": lambda _connection, *arguments: [hiredis.pack_command(arguments)]}
-    pool.connection_class = type(pool.connection_class.__name__, (pool.connection_class,), fields)
-    return client
-
-
 class RedisLink:
     """A client, its one connection for scripts, and one of its own for what it is told unasked."""
 
@@ -134,21 +125,19 @@ class RedisLink:
                     list(address.hosts), sentinel_kwargs=own, db=address.database, **options
                 )
                 self._sentinels = sentinel.sentinels
-                return packed_in_c(sentinel.master_for(address.service, max_connections=CONNECTIONS_MAX))
+                return sentinel.master_for(address.service, max_connections=CONNECTIONS_MAX)
             case StoreKind.SOCKET:
-                client = redis_asyncio.Redis(
+                return redis_asyncio.Redis(
                     unix_socket_path=address.socket_path, db=address.database, max_connections=CONNECTIONS_MAX, **options
                 )
-                return packed_in_c(client)
             case _:
                 return self._node(address)
 
     def _node(self, address: StoreAddress) -> Any:
         host, port = address.hosts[0]
-        client = redis_asyncio.Redis(
+        return redis_asyncio.Redis(
             host=host, port=port, db=address.database, max_connections=CONNECTIONS_MAX, **self._options(address)
         )
-        return packed_in_c(client)
 
     async def _connection(self, _: str) -> Any:
         """A connection as the pool would make one, but not the pool's."""
