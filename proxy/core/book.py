@@ -176,6 +176,11 @@ class Book(Measurement):
         full = headroom_ratio < 0.0 and (occupied or bias_blocks + self.prompt_blocks(demand) > self.spec.usable_blocks)
         return Binding.KV if full else Binding.NONE
 
+    def at_ease(self, demand: Demand, cached_tokens: float, now_s: float) -> bool:
+        """Whether a glance tells that nothing but KV keeps out ``demand``, which has no targets of its own."""
+        quiet = self.saturation.wedge.since_s is None and self.slow_start is None and now_s >= self.feedback.burst_until_s
+        return quiet and self.saturation.at_ease(demand, cached_tokens, now_s)
+
     def spared(self, now_s: float) -> bool:
         """Whether it is coming back and has as much as it may."""
         return self.slow_start is not None and self.slow_start.closed(len(self.ledger.leases), now_s)

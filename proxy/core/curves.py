@@ -86,12 +86,6 @@ def prefill_blocks(rows: RowStates, shape: KvShape) -> FloatArray:
     return waiting
 
 
-def blocks_most(rows: RowStates, ahead: FloatArray | float, shape: KvShape) -> FloatArray:
-    """As ``blocks_held``, and no less than a row's prefill may hold while it has no token out: shape (N,)."""
-    held = blocks_held(rows, ahead, shape)
-    return held if shape.plain else np.maximum(held, prefill_blocks(rows, shape))
-
-
 def _exp(values: FloatArray) -> FloatArray:
     """e to the ``values``, to seven digits: in single precision it takes a fifth of the time, and it is most of what a refresh does."""
     singles = values.astype(np.float32)

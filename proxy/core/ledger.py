@@ -25,7 +25,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from proxy.core.curves import LEAD_STEPS, Curves, blocks_held, blocks_most
+from proxy.core.curves import LEAD_STEPS, Curves, blocks_held, prefill_blocks
 from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
 from proxy.core.kv_shape import KvShape
@@ -228,6 +228,7 @@ class Ledger(LeaseSums):
         placed = {row: lease.lease_id in known for lease in self.leases.values() for row in lease.rows}
         sure = np.fromiter((placed[row] for row in live), np.bool_, len(live))
         states, shared = self.rows.states(np.asarray(live)), self._shared.now(placed)
-        low = float(blocks_held(states, -behind_steps, self.shape)[sure].sum()) - shared[0]
-        high = float(blocks_most(states, lag_steps, self.shape).sum()) - shared[1] + gone
+        held = blocks_held(states, np.array((-behind_steps, lag_steps)), self.shape)
+        most = held[:, 1] if self.shape.plain else np.maximum(held[:, 1], prefill_blocks(states, self.shape))
+        low, high = float(held[sure, 0].sum()) - shared[0], float(most.sum()) - shared[1] + gone
         return max(0.0, low), max(0.0, high)

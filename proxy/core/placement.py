@@ -165,10 +165,11 @@ class Placement:
             if demand.length_class.model in bank.models
         ]
         places: list[Place] = []
-        fits = False
+        fits, plain = False, contended is False and not self.refusals and demand.ttft_s is None and demand.tpot_s is None
         for spot in spots_of(demand, looks, barred, None if indifferent else self.router.warmth):
             headroom, book, binding, look, row, cached_tokens = spot
-            if binding is Binding.NONE:
+            plenty = plain and headroom >= 1.0 - BURST_FILL_RATIO  # so that nothing is paced either
+            if binding is Binding.NONE and not (plenty and book.at_ease(demand, cached_tokens, now_s)):
                 binding = self._limit(entry, book, headroom, look.curves_on(row), now_s, crowd, cached_tokens, able=True)
             self._note(book, binding)
             places.append(spot.place(binding))

@@ -183,27 +183,23 @@ class Saturation:
 
     def backlog_tokens(self, now_s: float) -> float:
         """Prefill work ahead of whoever is sent now, in tokens."""
-        others = 0.0 if self._ledger.peers is None else self._ledger.peers.load.prefill_tokens
-        return others + self.own_backlog_tokens(now_s)
+        peers = self._ledger.peers
+        return self.own_backlog_tokens(now_s) + (0.0 if peers is None else peers.load.prefill_tokens)
 
     def own_backlog_tokens(self, now_s: float) -> float:
         """As ``backlog_tokens``, of our own leases alone."""
-        targets = self.targets
-        if not targets.any_unplaced:
+        if not self.targets.sent_tokens:
             return 0.0
         full_s = self.full_step_s
-        return targets.backlog_tokens(now_s, self.step_time.token_budget / full_s if full_s > 0.0 else 0.0)
+        return self.targets.backlog_tokens(now_s, self.step_time.token_budget / full_s if full_s > 0.0 else 0.0)
 
     def backlog_tokens_max(self) -> float:
         """Bound of the backlog in tokens."""
-        bound = BACKLOG_STEPS * self.step_time.token_budget
         at_once = min(BACKLOG_TOKENS_AT_ONCE, BACKLOG_S * self.targets.prefill_tokens_per_s)
-        bound = max(bound, at_once)
+        bound = max(BACKLOG_STEPS * self.step_time.token_budget, at_once)
         ttft_s = self.targets.ttft_s_min
-        if ttft_s < inf:
-            full_s = self.full_step_s
-            if full_s > 0.0:
-                bound = min(bound, TTFT_BACKLOG_SHARE * ttft_s / full_s * self.step_time.token_budget)
+        if ttft_s < inf and (full_s := self.full_step_s) > 0.0:
+            bound = min(bound, TTFT_BACKLOG_SHARE * ttft_s / full_s * self.step_time.token_budget)
         return bound
 
     def ttft_s_forecast(self, demand: Demand, now_s: float, *, cached_tokens: float = 0.0, backlog: bool = True) -> float:
@@ -235,6 +231,13 @@ class Saturation:
             return Binding.RECOVERY
         return Binding.NONE
 
+    def at_ease(self, demand: Demand, cached_tokens: float, now_s: float) -> bool:
+        """Whether a glance tells that ``binding`` is NONE for ``demand``, which has no targets of its own."""
+        seats = self.sequences_max if self._ceiling is None else self.seats(now_s)
+        seated = seats is None or self._ledger.sequences_total + self.foreign_sequences + demand.sequences <= seats
+        quiet = seated and self._debt < DEBT_MIN and not self.targets.any_tpot and not self.guard.recovering
+        return quiet and self._little_ahead(demand.prompt_tokens - cached_tokens, now_s)
+
     def _keeps_cool(self, demand: Demand, cached_tokens: float) -> bool:
         """Whether the request is to wait until the replica's prefix cache is back."""
         usage = max(self._measured_ratio, self._ledger.blocks_now / self._usable_blocks)
@@ -259,7 +262,7 @@ class Saturation:
         targets, peers = self.targets, self._ledger.peers
         targets.placed_go(now_s)
         ahead = targets.sent_tokens if peers is None else targets.sent_tokens + peers.load.prefill_tokens
-        return not ahead or (not targets.any_ttft and ahead + own_tokens <= BACKLOG_STEPS * self.step_time.token_budget)
+        return not ahead or (targets.ttft_s_min == inf and ahead + own_tokens <= BACKLOG_STEPS * self.step_time.token_budget)
 
     def _tpot_binds(self, demand: Demand) -> bool:
         model, targets = self.step_time, self.targets
@@ -275,9 +278,8 @@ class Saturation:
             return True
         prefill = targets.prefill_outlook + prefill_per_step(demand, targets.output_tokens_mean)
         kv_tokens = float(self._ledger.totals[0].max()) * self._ledger.block_size + demand.prompt_tokens
-        steps = targets.output_tokens_mean
-        outlook_s = model.outlook_s(sequences=sequences, kv_tokens=kv_tokens, prefill_tokens=prefill, steps=steps)
-        return outlook_s > target_s
+        mean = targets.output_tokens_mean
+        return model.outlook_s(sequences=sequences, kv_tokens=kv_tokens, prefill_tokens=prefill, steps=mean) > target_s
 
     def _prefill_s(self, tokens: float) -> float:
         kv_tokens = self._ledger.blocks_now * self._ledger.block_size

@@ -33,7 +33,7 @@ class Targets:
         self._tpot_s: Counter[float] = Counter()
         self._unplaced: dict[str, Lease] = {}
         self._ahead_tokens: dict[str, int] = {}  # of the unplaced, with their own, when they were sent
-        self.sent_tokens = 0  # over the unplaced, less what is cached
+        self.sent_tokens = 0  # over the unplaced, less what is cached: 0 only where there is none
         self.prefill_tokens_per_s = 0.0
         self._front_s = -inf  # when the oldest of them came to the front
 
@@ -101,16 +101,6 @@ class Targets:
     def any_tpot(self) -> bool:
         """Whether anybody has a TPOT target."""
         return bool(self._tpot_s)
-
-    @property
-    def any_ttft(self) -> bool:
-        """Whether anybody has a TTFT target."""
-        return bool(self._ttft_s)
-
-    @property
-    def any_unplaced(self) -> bool:
-        """Whether there is anybody who may not be placed yet."""
-        return bool(self._unplaced)
 
     def tpot_s_min(self, at_least_s: float = 0.0) -> float:
         """The least TPOT target in seconds that is not below ``at_least_s``; infinite without any."""

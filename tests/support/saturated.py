@@ -34,8 +34,12 @@ def sent(here: Book, sequences: int, at_s: float, *, prompt: int = 10) -> list[L
 
 
 def binds(here: Book, now_s: float = 0.0, **asked: float | int) -> Binding:
-    """What keeps a request out, KV aside."""
-    return here.saturation.binding(demand("new", **asked), now_s)  # type: ignore[arg-type]
+    """What keeps a request out, KV aside; a glance never says that nothing does where something does."""
+    one = demand("new", **asked)  # type: ignore[arg-type]
+    binding = here.saturation.binding(one, now_s)
+    no_targets = one.ttft_s is None and one.tpot_s is None
+    assert binding is Binding.NONE or not (no_targets and here.saturation.at_ease(one, 0.0, now_s))
+    return binding
 
 
 def observe(here: Book, at_s: float, sample: EngineSample) -> None:

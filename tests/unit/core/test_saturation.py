@@ -3,8 +3,17 @@
 import pytest
 
 from proxy.core.book import Book
+from proxy.core.health import SlowStart
 from proxy.core.replica import EngineSample
-from proxy.core.saturation import BACKLOG_S, BACKLOG_TOKENS_AT_ONCE, CEILING_LIFE_S, FRESH_S, WAITING_SAMPLES, Binding
+from proxy.core.saturation import (
+    BACKLOG_S,
+    BACKLOG_STEPS,
+    BACKLOG_TOKENS_AT_ONCE,
+    CEILING_LIFE_S,
+    FRESH_S,
+    WAITING_SAMPLES,
+    Binding,
+)
 from proxy.core.step_time import TOKEN_BUDGET_START
 from proxy.core.step_watch import KV_SPARE_RATIO
 from tests.support.builders import book, demand, engine_sample, scrape
@@ -22,6 +31,28 @@ def test_told_seats_bind_at_the_last_one() -> None:
     assert binds(here, copies=2) is Binding.SEATS
     running(here, 1)
     assert binds(here) is Binding.SEATS
+
+
+def test_a_glance_sees_seats_backlogs_and_targets_of_others() -> None:
+    here = roomy(8)
+
+    def at_ease(**asked: int) -> bool:
+        return here.at_ease(demand("new", **asked), 0.0, 0.0)  # type: ignore[arg-type]
+
+    running(here, 6)
+    assert at_ease(copies=2)
+    assert not at_ease(copies=3)
+    backlog = int(BACKLOG_STEPS * TOKEN_BUDGET_START)
+    waiting = sent(here, 1, 0.0, prompt=backlog - 100)
+    assert at_ease(prompt=100)
+    assert not at_ease(prompt=101)
+    waiting[0].placed = True
+    assert at_ease(prompt=101)
+    running(here, 1, tpot_s=1.0)
+    assert not at_ease(prompt=101)
+    slow = roomy()
+    slow.slow_start = SlowStart(0.0, 60.0)
+    assert not slow.at_ease(demand("new"), 0.0, 0.0)
 
 
 def test_an_empty_replica_takes_more_sequences_than_seats() -> None:
