@@ -15,6 +15,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from proxy.ports import Headers
 
 _NO_BODY = frozenset({204, 304})
+_SCOPES: dict[
+    str, Any
+] = {}  # what uvicorn's ``send`` asks of a request whose answer has begun, by its method, of which llhttp knows 35
+_NO_BYTES = bytearray()  # of all requests that were read
 
 
 class ClientLink:
@@ -92,14 +96,16 @@ class ClientLink:
     def forget_request(self) -> None:
         """Let go of the request that is being answered, where a part of its answer is out."""
         cycle = self.cycle
-        if cycle is not None and cycle.response_started:
-            scope: Any = cycle.scope
-            method = scope["method"]  # uvicorn's ``send`` asks for it
-            scope["headers"].clear()  # the protocol has the list too
-            scope.clear()
-            scope["method"] = method
-            if self.forget_parser is not None:
-                self.forget_parser()
+        if cycle is None or not cycle.response_started:
+            return
+        if self.forget_parser is not None:
+            self.forget_parser()
+        scope: Any = cycle.scope
+        cycle.scope = _SCOPES.setdefault(scope["method"], {"method": scope["method"]})
+        scope["headers"].clear()
+        scope.clear()
+        if not cycle.more_body:
+            cycle.body = _NO_BYTES
 
     def on_leave(self, call: Callable[[], None]) -> None:
         """Call it once when the client leaves, soon where it has already. The request's body was read."""

@@ -18,6 +18,12 @@ from proxy.adapters.upstream_bounds import Timed, Wheel
 _servers: dict[Any, Any] = {}  # the addresses that are listened to, each once
 
 
+def _address(transport: asyncio.BaseTransport, end: str) -> tuple[str, int] | None:
+    """Host and port of one ``end``, as ASGI has them; None where it has none."""
+    told = transport.get_extra_info(end)
+    return (str(told[0]), int(told[1])) if isinstance(told, tuple) else None
+
+
 class LeanHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
@@ -31,11 +37,15 @@ class LeanHttpProtocol(HttpToolsProtocol):
         self._watched: set[Timed] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport's side."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+        """The transport's side. uvicorn asks a stand-in for the socket who is there, which uvloop then keeps for each connection."""
+        self.connections.add(self)
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are not of that class, but alike
         self.flow = Flow(self.transport)
         self._turns = Turns.of(self.loop)
-        self.server = _servers.setdefault(self.server, self.server)
+        server = _address(transport, "sockname")
+        self.server = _servers.setdefault(server, server)
+        self.client = _address(transport, "peername")
+        self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
 
     def on_headers_complete(self) -> None:
         """The parser's side: begin to serve."""
@@ -59,10 +69,10 @@ class LeanHttpProtocol(HttpToolsProtocol):
         self._turns.begin(partial(super()._start_asgi_task, cycle, app))
 
     def forget_parser(self) -> None:
-        """Between requests it has nothing to remember, and a kilobyte to forget: what comes next finds another."""
+        """Between requests it has nothing to remember, and a kilobyte to forget: what comes next finds another. So has the head."""
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and cycle.scope is self.scope:  # else the next head has begun
-            self.parser = None  # type: ignore[assignment]
+            self.parser = self.scope = self.headers = None  # type: ignore[assignment]
 
     def _parse(self, data: bytes) -> None:
         parser: httptools.HttpRequestParser | None = self.parser

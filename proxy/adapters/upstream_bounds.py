@@ -81,6 +81,7 @@ class Wheel:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self.now_s = loop.time
         self._call_at = loop.call_at
         self._due: dict[float, set[Timed]] = {}  # by the loop's time

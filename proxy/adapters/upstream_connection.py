@@ -6,13 +6,14 @@ A connection carries one exchange at a time; requests are not pipelined. Probes 
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from proxy.adapters.upstream_exchange import Exchange
 
 KEEPALIVE_IDLE_S = 30
+_SLICE_BYTES = 256 * 1024
 _KEEPALIVE_OPTIONS = (
     ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
     ("TCP_KEEPINTVL", 10),
@@ -99,6 +100,24 @@ class Connection(asyncio.Protocol):
         """Hand bytes to the transport; dropped when it is gone, which ``connection_lost`` has told or will tell."""
         if self.transport is not None:
             self.transport.write(data)
+
+    async def write_in_pieces(
+        self, head: bytes, body: bytes, over: Callable[[], bool], changed: Callable[[], Awaitable[None]]
+    ) -> bool:  # fmt: skip
+        """Write a long request as its replica takes it; False where it was ``over`` before: the replica has answered, or is gone.
+
+        ``changed`` waits until there may be room, or it may be over.
+        """
+        self.write(head)
+        rest = memoryview(body)
+        while rest:
+            while self.write_paused and not over():
+                await changed()
+            if over():
+                return False
+            self.write(rest[:_SLICE_BYTES])
+            rest = rest[_SLICE_BYTES:]
+        return True
 
     def abort(self) -> None:
         """Close at once, without sending what is still buffered."""

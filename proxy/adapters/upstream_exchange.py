@@ -1,10 +1,10 @@
 """One request to a replica and its response, on a connection of the pool.
 
 ``Exchange`` parses bytes as they arrive, holds the body until ``read`` takes it, and is the ``UpstreamResponse`` the relay sees.
-Reading stops while ``BUFFER_BYTES_MAX`` lie unread, or ``BUFFER_BYTES_UNCOUNTED`` when all answers together have more than the client's
-bound (``Buffered``), so a slow client slows its engine and no memory fills. Every wait has one waker: head, body, end, failure and room
-in the write buffer all set it, and the waiting coroutine looks what it was. What all exchanges share (``Wheel``)
-looks at its three patiences (``Patience``): a timer of its own would cost more than parsing an answer.
+A slow client slows its engine (``adapters.upstream_unread``). Every wait has one waker: head, body, end, failure and room in the write
+buffer all set it, and the waiting coroutine looks what it was. What all exchanges share (``Wheel``) looks at its three patiences
+(``Patience``): a timer of its own would cost more than parsing an answer. A chunked body whose chunks come whole, as those of event
+streams do, is read without a parser from its second read on (``adapters.upstream_chunks``).
 
 How a body ends: by its chunks, its ``Content-Length`` or the close of the connection; the first two cut short are a failure of kind
 ``reset``. Anything llhttp refuses in its strict mode, a transfer coding other than chunked, and a status outside 200..599 are of kind
@@ -16,47 +16,43 @@ from collections.abc import Callable
 
 import httptools
 
-from proxy.adapters.upstream_bounds import Buffered, Over, Patience, Patient, Wheel
+from proxy.adapters.upstream_bounds import Buffered, Over, Patience, Wheel
+from proxy.adapters.upstream_chunks import read_chunks, resumed
 from proxy.adapters.upstream_connection import Connection
 from proxy.adapters.upstream_head import HEAD_BYTES_MAX, head_fault
+from proxy.adapters.upstream_unread import BUFFER_BYTES_UNCOUNTED, Unread
 from proxy.ports import Headers, UpstreamError
 from proxy.wire.http_fields import response_fields
 
-BUFFER_BYTES_MAX = 256 * 1024
-BUFFER_BYTES_UNCOUNTED = 16 * 1024  # of each exchange: what lies there only until the next turn of the loop need not be counted
+_NO_FIELDS: Headers = []  # for all whose head is whole
 _JOINED_BODY_BYTES_MAX = 64 * 1024  # up to here one write of head and body is cheaper than two
-_SLICE_BYTES = 256 * 1024
 
 
-class Exchange(Patient):
+class Exchange(Unread):
     """One request on a connection, and its response. Implements ``ports.UpstreamResponse``."""
 
     __slots__ = (
-        "_all_buffered", "_answered", "_bare_bytes", "_buffered", "_chunks", "_connection", "_counted", "_ended", "_error", "_fields",
-        "_head_done", "_head_only", "_keep", "_loop", "_on_finished", "_parser", "_sent", "_take", "_until_close", "_waiter", "headers",
-        "status",
+        "_answered", "_bare_bytes", "_between_chunks", "_chunked", "_ended", "_error", "_fields", "_head_done", "_head_only", "_keep",
+        "_loop", "_on_finished", "_parser", "_sent", "_take", "_until_close", "_waiter", "headers", "status",
     )  # fmt: skip
 
     def __init__(
         self, connection: Connection, *, head_only: bool, on_finished: Callable[[Connection], None], buffered: Buffered, wheel: Wheel
     ) -> None:  # fmt: skip
         """``head_only``: the request is HEAD, so no body follows. ``on_finished`` takes back a connection that may be used again."""
-        super().__init__(wheel)
+        super().__init__(wheel, connection, buffered)
         self.status = 0
         self.headers: Headers = []
-        self._connection: Connection | None = connection
         self._on_finished = on_finished
-        self._loop = asyncio.get_running_loop()
+        self._loop = wheel.loop  # to ask asyncio for it is a system call
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._head_only = head_only
-        self._answered = self._head_done = self._until_close = False
+        self._answered = self._head_done = self._until_close = self._chunked = False
+        self._between_chunks = False  # and no parser is there, for none was needed so far
         self._sent = False  # the whole request was handed to the transport
         self._fields: Headers = []
         self._bare_bytes = 0  # since the last of the body: head, chunk extensions and trailers have no other bound
         self._keep = True
-        self._chunks: list[bytes] = []
-        self._buffered = self._counted = 0  # bytes of those, and how many of them the client's bound knows
-        self._all_buffered = buffered
         self._ended = False  # the last byte of the body has come
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -71,9 +67,11 @@ class Exchange(Patient):
         self._asked_s = self._received_s = self._loop.time()
         self._wind(self._asked_s)
         connection = self._connection
-        if len(body) > _JOINED_BODY_BYTES_MAX:
-            await self._send_long(head, body)
-        elif connection is not None:
+        if connection is None:
+            pass  # closed before it began: told below
+        elif len(body) > _JOINED_BODY_BYTES_MAX:
+            self._sent = await connection.write_in_pieces(head, body, self._is_over, self._changed)
+        else:
             connection.write(head + body)
             self._sent = True
         while not self._head_done:
@@ -81,21 +79,9 @@ class Exchange(Patient):
                 raise self._error
             await self._changed()
 
-    async def _send_long(self, head: bytes, body: bytes) -> None:
-        """Write the request in pieces. Returns early when the replica answers before it has all of it."""
-        connection = self._connection
-        if connection is None:
-            return
-        connection.write(head)
-        rest = memoryview(body)
-        while rest:
-            while connection.write_paused and not self._head_done and self._error is None:
-                await self._changed()
-            if self._head_done or self._error is not None:
-                return
-            connection.write(rest[:_SLICE_BYTES])
-            rest = rest[_SLICE_BYTES:]
-        self._sent = True
+    def _is_over(self) -> bool:
+        """Whether nobody reads more of the request."""
+        return self._head_done or self._error is not None
 
     # What the relay calls
 
@@ -125,15 +111,6 @@ class Exchange(Patient):
         else:
             self._take, self._waiter = take, poured
         return poured
-
-    def _taken(self) -> bytes:
-        chunks = self._chunks
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._chunks = []
-        if self._counted:
-            self._give_back()
-        self._buffered = 0
-        return data
 
     def close(self) -> None:
         """Give the connection back if the response has ended on it, else close it at once. Idempotent."""
@@ -166,10 +143,24 @@ class Exchange(Patient):
 
     def received(self, data: bytes) -> None:
         """Bytes from the replica."""
-        self._answered = True
+        self._received_s = self._wheel.now_s()
+        if self._between_chunks:
+            piece = read_chunks(data)
+            if piece is not None:
+                self._begun = True
+                if self._take is None:
+                    self.on_body(piece)
+                    self._pass_on()
+                elif not self._take(piece):
+                    self.wake()
+                return
+            self._between_chunks, self._parser = False, resumed(self)
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        first, self._answered = not self._answered, True
         self._bare_bytes += len(data)
         buffered = self._buffered
-        self._received_s = self._loop.time()
         parser = self._parser
         if parser is None:  # more than it announced: the surplus is dropped with the connection
             self._keep = False
@@ -185,6 +176,14 @@ class Exchange(Patient):
         elif self._bare_bytes > HEAD_BYTES_MAX and not self._ended:
             what = "framing without a byte of the body" if self._head_done else "response head"
             self._fail("protocol", f"{what} above {HEAD_BYTES_MAX} bytes")
+        if first and self._chunked and not self._ended and self._error is None:
+            _, _, rest = data.partition(b"\r\n\r\n")  # the head's end, where no interim head came with it
+            if not rest or read_chunks(rest) is not None:
+                self._between_chunks, self._parser = True, None
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Something came, or the end did: hand it to whoever takes it, or wake who waits."""
         take = self._take
         if take is not None and (not self._chunks or take(self._taken())) and not self._ended and self._error is None:
             return
@@ -193,21 +192,6 @@ class Exchange(Patient):
         elif self._buffered > BUFFER_BYTES_UNCOUNTED and self._connection is not None:
             self._hold(self._connection)
         self.wake()
-
-    def _hold(self, connection: Connection) -> None:
-        """More lies here than a turn of the loop leaves: count it, and let the replica wait where it is too much."""
-        self._all_buffered.held_bytes += self._buffered - self._counted
-        self._counted = self._buffered
-        if self._buffered > BUFFER_BYTES_MAX or self._all_buffered.full:
-            connection.pause_reading()
-
-    def _give_back(self) -> None:
-        """What was counted is taken, or dropped."""
-        self._all_buffered.held_bytes -= self._counted
-        self._counted = 0
-        self._received_s = self._loop.time()
-        if self._connection is not None:
-            self._connection.resume_reading()
 
     def lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
@@ -247,12 +231,13 @@ class Exchange(Patient):
         else:
             self.status = status
             self.headers = response_fields(fields)
-            self._head_done, self._bare_bytes = True, 0
+            self._head_done, self._bare_bytes, self._fields = True, 0, _NO_FIELDS
             self._keep = self._keep and parser.should_keep_alive()
             if self._head_only:
                 self._keep = False  # the parser expects the body that a HEAD response only describes
                 self._end()
-            bounded = b"content-length" in by_name or b"transfer-encoding" in by_name or status in (204, 304)
+            self._chunked = b"transfer-encoding" in by_name and not self._ended
+            bounded = b"content-length" in by_name or self._chunked or status in (204, 304)
             self._until_close = not (bounded or self._ended)
 
     def on_body(self, data: bytes) -> None:
@@ -276,15 +261,13 @@ class Exchange(Patient):
     def _fail(self, kind: str, detail: str, limit: str = "") -> None:
         if self._error is not None:
             return
+        self._between_chunks = False
         connection = self._connection
         reused = connection is not None and connection.used and kind == "reset" and not self._answered
         self._error = UpstreamError(kind, detail, answered=self._answered, reused=reused, limit=limit)
         self._stop()
         if connection is not None:
             connection.abort()
-
-    def _client_is_slow(self) -> bool:
-        return bool(self._chunks)
 
     def _ran_out(self, over: Over) -> None:
         if not self._ended:

@@ -27,6 +27,8 @@ from proxy.wire.answer_usage import BodyTail
 from proxy.wire.answers import Answer
 from proxy.wire.sse import StreamObserver, UsageStripper
 
+_NO_FIELDS: Headers = []  # of all whose heads are out
+
 
 class Relay:
     """One request and its answer: ``begin``, and ``rest`` where that leaves something. See ``relay`` for what it is made of.
@@ -35,9 +37,9 @@ class Relay:
     """
 
     __slots__ = (
-        "_body", "_bytes_sent", "_clock", "_error", "_extra_headers", "_first_byte_s", "_first_token_s", "_form", "_hooks", "_is_stream",
-        "_kept", "_last_byte_s", "_last_sent", "_response", "_send", "_sent_s", "_started", "_status", "_stream", "_strip", "_stripper",
-        "_unsent", "_watch", "_write_now",
+        "_body", "_bytes_sent", "_clock", "_error", "_extra_headers", "_first_byte_s", "_first_token_s", "_form", "_is_stream", "_kept",
+        "_last_byte_s", "_last_sent", "_on_first_byte", "_on_head", "_on_progress", "_response", "_send", "_sent_s", "_started",
+        "_status", "_stream", "_strip", "_stripper", "_unsent", "_watch", "_write_now",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +50,7 @@ class Relay:
         self._watch = ClientWatch(receive, link_of(send))
         self._clock = clock
         self._sent_s = clock.now_s()
-        self._hooks = hooks
+        self._on_head, self._on_first_byte, self._on_progress = hooks.on_head, hooks.on_first_byte, hooks.on_progress
         self._strip = UsageStripper(fingerprint) if strip_usage else None
         self._extra_headers = extra_headers or []
         self._form = form
@@ -115,8 +117,9 @@ class Relay:
         """Copy the rest, and close. The pieces of a stream are passed on in the callback that brings them, while the client takes them."""
         response, ended = self._response, RelayEnd.CLIENT_GONE
         assert response is not None
-        response.headers, self._extra_headers = [], []  # they would lie here as long as the stream lasts
+        response.headers = self._extra_headers = _NO_FIELDS  # they would lie here as long as the stream lasts
         self._write_now = after_head_now(self._send) if self._is_stream else None
+        self._send = after_head(self._send)
         with self._watch:
             try:
                 try:
@@ -130,7 +133,7 @@ class Relay:
                                 break
                             data = self._look(data)
                         if data:  # the stripper may have taken all of it
-                            await after_head(self._send)({"type": "http.response.body", "body": data, "more_body": True})
+                            await self._send({"type": "http.response.body", "body": data, "more_body": True})
                 except UpstreamError as exc:
                     self._error = exc
                 finally:
@@ -161,8 +164,8 @@ class Relay:
             headers = [(name, value.removeprefix(base_url) if name == b"location" else value) for name, value in headers]
         if self._extra_headers:
             headers = [*headers, *self._extra_headers]
-        if self._hooks.on_head is not None:
-            self._hooks.on_head(status)
+        if self._on_head is not None:
+            self._on_head(status)
         self._started = True
         return headers
 
@@ -187,8 +190,8 @@ class Relay:
             if stream.first_content:
                 if self._first_token_s is None:
                     self._first_token_s = self._last_byte_s
-                if self._hooks.on_progress is not None:
-                    self._hooks.on_progress(stream.tokens_seen)
+                if self._on_progress is not None:
+                    self._on_progress(stream.tokens_seen)
             if self._stripper is not None:
                 data = self._stripper.feed(data)
         elif self._body is not None:
@@ -211,8 +214,9 @@ class Relay:
         self._first_byte_s = self._last_byte_s
         if not self._is_stream:
             self._first_token_s = self._first_byte_s
-        if self._hooks.on_first_byte is not None:
-            self._hooks.on_first_byte()
+        told, self._on_head, self._on_first_byte = self._on_first_byte, None, None
+        if told is not None:
+            told()
 
     async def _end(self) -> None:
         """Send the end, and where the stream is cut off tell the client."""

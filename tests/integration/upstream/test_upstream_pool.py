@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from proxy.adapters.upstream import HttpUpstream
-from proxy.adapters.upstream_exchange import BUFFER_BYTES_MAX
+from proxy.adapters.upstream_unread import BUFFER_BYTES_MAX
 from proxy.ports import UpstreamError
 from tests.integration.upstream.exchanging import CHUNKED, OK, answering, client, once, post, read_all, until
 from tests.support.upstream_servers import Peer, ScriptedUpstream

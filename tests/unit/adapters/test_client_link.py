@@ -36,7 +36,7 @@ class Flow:
 class Cycle:
     disconnected = response_complete = False
     chunked_encoding: bool | None = True
-    response_started = False
+    response_started = more_body = False
     keep_alive = waiting_for_100_continue = True
     default_headers: list[tuple[bytes, bytes]] = []  # noqa: RUF012
     ends = 0
