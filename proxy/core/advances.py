@@ -44,6 +44,9 @@ class Advances:
         found = self._by_replica.get(replica)
         if found is None or (found.life != book.life and not found.stands):
             found = self._by_replica[replica] = Advance(book.life, now_s)
+            for gone in self._by_replica.keys() - self._gate.fleet.books.keys():
+                del self._by_replica[gone]
+                self._amounts.pop(gone, None)
         return book, found
 
     def admits(self, effect: Reserve, now_s: float, *, usable: bool) -> bool:

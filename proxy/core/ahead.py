@@ -20,7 +20,8 @@ and every request is a call, with its rank. The whole advance goes by the last c
 is given back too, for it does not say who waits there now.
 
 Fails: a request of another proxy that needs what an advance holds waits until it is given back, ``LIVES_S`` at most; it is one that takes
-nearly half of a pool. A spread or bias that grows meanwhile is seen by the gate, not by the advance.
+nearly half of a pool. A spread or bias that grows meanwhile is seen by the gate, not by the advance. The others count the sequences of an
+advance as if they ran: forecasts of their steps are that much too long, and foreign traffic seems that much less.
 """
 
 from collections.abc import Hashable

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.core.ahead import LIVES_S, SHUNS_S, level_blocks
-from proxy.core.events import Arrive, Cancelled, Event, Granted, Observed, Refused, Reserve, Tick
+from proxy.core.events import Arrive, Cancelled, Event, Granted, Observed, Refused, ReplicaFound, ReplicaGone, Reserve, Tick
 from proxy.core.replica import ReplicaSpec
 from proxy.core.shared import Answer, Head, Rank
 from proxy.core.shared_ledger import SharedLedger
@@ -212,3 +212,13 @@ def test_an_advance_that_was_never_answered_is_settled_by_the_next_row() -> None
     side.beats(BEGAN_S + 0.2, 5)
     assert call.ask.number not in ledger.accounts["r0"].entries["a"].grants
     assert side.member.advances.refused_total == 1
+
+
+def test_replicas_that_went_leave_nothing_here() -> None:
+    side = side_of(SharedLedger())
+    busy(side, count=2)
+    side.gate.handle(ReplicaGone("r0"), BEGAN_S)
+    side.gate.handle(ReplicaFound(replace(SPEC, name="r1")), BEGAN_S)
+    side.beats(BEGAN_S, 10)
+    busy(side, BEGAN_S + 1.0, count=3)
+    assert set(side.member.advances._by_replica) == set(side.member.advances._amounts) == {"r1"}
