@@ -65,15 +65,16 @@ class ClientLink:
             or cycle.default_headers
         ):
             return False
-        told = [name for name, _ in headers]
-        sized = b"content-length" in told
+        told = dict(headers)
+        length = told.get(b"content-length")
+        sized = length is not None
         if b"connection" in told or b"transfer-encoding" in told or (sized and not whole):
             return False
         lines = [name + b": " + value for name, value in headers]
         if not sized:
             lines.append(b"transfer-encoding: chunked")
             piece = (b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b"") + (b"0\r\n\r\n" if whole else b"")
-        elif (b"content-length", b"%d" % len(piece)) not in headers:
+        elif length != b"%d" % len(piece):
             return False
         if not cycle.keep_alive:
             lines.append(b"connection: close")

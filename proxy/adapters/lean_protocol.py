@@ -5,8 +5,9 @@ The timer is one that connections share, and a connection stays in its place the
 """
 
 import asyncio
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -16,12 +17,23 @@ from proxy.adapters.turns import Turns
 from proxy.adapters.upstream_bounds import Timed, Wheel
 
 _servers: dict[Any, Any] = {}  # the addresses that are listened to, each once
+_TARGET_BYTES_REMEMBERED_MAX = 256  # of 256 targets
 
 
 def _address(transport: asyncio.BaseTransport, end: str) -> tuple[str, int] | None:
     """Host and port of one ``end``, as ASGI has them; None where it has none."""
     told = transport.get_extra_info(end)
     return (str(told[0]), int(told[1])) if isinstance(told, tuple) else None
+
+
+def _target(url: bytes) -> tuple[str, bytes, bytes]:
+    """Path, path as it came, and query of a target."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+
+
+_target_remembered = lru_cache(maxsize=256)(_target)  # clients ask for the same few
 
 
 class LeanHttpProtocol(HttpToolsProtocol):
@@ -48,11 +60,26 @@ class LeanHttpProtocol(HttpToolsProtocol):
         self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
 
     def on_headers_complete(self) -> None:
-        """The parser's side: begin to serve."""
+        """The parser's side: begin to serve, as uvicorn does where no root path, no limit of concurrency and no context is set."""
+        parser, scope = self.parser, self.scope
+        version = parser.get_http_version()
+        scope["method"] = parser.get_method().decode("ascii")
+        if version != "1.1":
+            scope["http_version"] = version
+        if parser.should_upgrade() and self._should_upgrade():
+            return
+        read = _target_remembered if len(self.url) <= _TARGET_BYTES_REMEMBERED_MAX else _target
+        scope["path"], scope["raw_path"], scope["query_string"] = read(self.url)
         before = self.cycle
-        super().on_headers_complete()
-        if self.cycle is not before:
-            self.cycle.message_event = Flag()  # type: ignore[assignment]  # nobody has waited for the other yet, nor set it
+        cycle = self.cycle = RequestResponseCycle(
+            scope, self.transport, self.flow, self.logger, self.access_logger, self.access_log, self.server_state.default_headers,
+            cast("Any", Flag()), self.expect_100_continue, version != "1.0" and parser.should_keep_alive(), self.on_response_complete,
+        )  # fmt: skip
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:  # it waits behind others
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
 
     def on_response_complete(self) -> None:
         """An answer is whole: begin with the next request, or wait for one."""
@@ -66,7 +93,12 @@ class LeanHttpProtocol(HttpToolsProtocol):
             self._wait_for_a_request()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._turns.begin(partial(super()._start_asgi_task, cycle, app))
+        self._turns.begin(partial(self._start, cycle, app))
+
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def forget_parser(self) -> None:
         """Between requests it has nothing to remember, and a kilobyte to forget: what comes next finds another. So has the head."""
