@@ -77,9 +77,11 @@ class Advances:
         if not book.is_roomy(now_s):
             return None
         blocks_max = self._ratio * book.book.spec.usable_blocks / proxies
-        advance.asked = advance.wants(amounts, blocks_max, book.book.feedback.z, now_s)
-        advance.number = number
-        return None if advance.asked is None else row_of_amounts(advance.asked, len(book.book.grid))
+        wanted = advance.wants(amounts, blocks_max, book.book.feedback.z, now_s)
+        if wanted is None:
+            return None
+        advance.asked, advance.number = wanted, number
+        return row_of_amounts(wanted, len(book.book.grid))
 
     def asked_since(self, replica: str) -> int | None:
         """The number of the call for an advance there that was not answered; None: there is none."""

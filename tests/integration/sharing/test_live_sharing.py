@@ -56,10 +56,10 @@ class Pool:
 
 
 @asynccontextmanager
-async def pool(config: dict[str, str] | None = None) -> AsyncIterator[Pool]:
+async def pool(config: dict[str, str] | None = None, *, blocks: int = 64) -> AsyncIterator[Pool]:
     async with AsyncExitStack() as stack:
         server = stack.enter_context(redis_server(config))
-        small = {"num_gpu_blocks": 65, "max_model_len": 1024}
+        small = {"num_gpu_blocks": blocks + 1, "max_model_len": 1024}
         mocks = [await stack.enter_async_context(running(settings(engine=small))) for _ in range(2)]
         urls = [url_of(mock) for mock in mocks]
         proxies = [
@@ -94,6 +94,32 @@ async def test_they_share_the_replicas_and_show_it() -> None:
         assert told["store"]["phase"] == "sharing"
         ready = json.loads(first.endpoints.ready().body)
         assert ready["store"] == {"phase": "sharing", "error": None, "proxies": 2, "policies_differ": []}
+
+
+async def test_before_roomy_replicas_most_wait_for_no_answer_of_the_store_and_nothing_is_left_of_what_was_taken_ahead() -> None:
+    async with pool(blocks=4000) as two:
+        members = [one.sharing.member for one in two.proxies]
+        clock = two.proxies[0].services.clock
+        await until(lambda: clock.now_s() >= max(member._recovered_s for member in members), "a store that has its rows")
+        client = two.server.client()
+
+        def rows() -> list[object]:
+            fields = [field for key in client.scan_iter("*:rows") for field in client.hkeys(key)]
+            return [field for field in fields if field.startswith((b"r|", b"g"))]
+
+        replies, seen = list[Reply](), list[object]()
+        for _ in range(20):
+            replies += await two.chats(8, tokens=20)
+            seen += rows()
+        assert good(replies)
+        assert seen
+        ahead = sum(member.advances.granted_total for member in members)
+        granted = sum(one.sharing.answers[Answer.GRANTED] for one in two.proxies)
+        assert ahead + granted == 160
+        assert ahead > granted
+        assert two.proxies[0].metric("kvgate_store_granted_ahead_total") == members[0].advances.granted_total
+        await until(lambda: not any(member.advances.blocks for member in members), "nothing ahead any more")
+        await until(lambda: not rows(), "no row nor grant any more")
 
 
 async def test_one_of_them_scrapes_each_replica_and_the_other_knows_as_much() -> None:

@@ -65,6 +65,34 @@ def test_the_third_request_waits_for_no_answer() -> None:
     assert side.gate.open_requests == 3
 
 
+def test_requests_that_come_while_an_advance_is_under_way_leave_it_to_its_answer() -> None:
+    side = side_of(SharedLedger())
+    busy(side, count=1)
+    arrive(side, "two", BEGAN_S)
+    (two,) = side.member.take_calls()
+    assert isinstance(two, CallReserve)
+    side.member._calls = []
+
+    def answered(call: CallReserve | CallAdvance) -> None:
+        store_s = BEGAN_S + STORE_AHEAD_S
+        reply = side.ledger.reserve(call.ask, store_s)
+        for event in side.member.answered(call, reply, store_s=store_s, asked_s=BEGAN_S, now_s=BEGAN_S):
+            side.gate.handle(event, BEGAN_S)
+
+    answered(two)
+    (advance,) = side.member.take_calls()
+    assert isinstance(advance, CallAdvance)
+    arrive(side, "three", BEGAN_S)
+    (three,) = side.member.take_calls()
+    assert isinstance(three, CallReserve)
+    answered(three)
+    assert side.member.take_calls() == [], "it is under way"
+    assert side.member._upto("r0") == advance.ask.number - 1
+    answered(advance)
+    assert left(side) > 0.0
+    assert arrive(side, "four", BEGAN_S) == [Granted("four")]
+
+
 def test_the_others_see_what_is_taken_ahead_and_what_goes_by_it_changes_nothing_for_them() -> None:
     ledger = SharedLedger()
     side = side_of(ledger)
