@@ -22,6 +22,7 @@ from proxy.wire.call import Call, ChatPrompt
 
 TIMEOUT_S = 2.0
 PAUSE_S = 5.0
+NO_ROUTE = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)  # unless an engine's error says why
 ANSWER_BYTES_MAX = 32 << 20  # the ids of two million tokens
 _FIELDS = [
     (b"user-agent", USER_AGENT.encode()),
@@ -93,6 +94,8 @@ class RemoteCounter:
             self._paused_until_s = self._clock.now_s() + self._pause_s
             raise RemoteCountError(f"{type(error).__name__}: {error}") from error
         if status != HTTPStatus.OK:
+            if status in NO_ROUTE and b"error" not in told:
+                self._paused_until_s = self._clock.now_s() + self._pause_s
             raise RemoteCountError(f"/tokenize answered {status}: {told[:200].decode('utf-8', 'replace')}")
         try:
             answer = msgspec.json.decode(told, type=_Answer)

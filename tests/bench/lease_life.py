@@ -3,7 +3,8 @@
     python -m tests.bench.lease_life [--against DIR] [--replicas 1,16,64] [--open 64] [--rounds 3] [--lives 400] [--json]
 
 ``roomy``: pools with room for everybody, outputs of some hundred tokens. ``brief``: the same, one tenant, outputs of one to three tokens,
-as in the proxy's own benchmark where engines answer at once. ``full``: pools as large as what is open, 500 requests waiting.
+as in the proxy's own benchmark where engines answer at once. ``shared``: ``roomy`` with prompts that are hashed and begin with one of 20
+system prompts, so that each replica is asked how warm it is. ``full``: pools as large as what is open, 500 requests waiting.
 
 A *decision* is ``Gate.handle`` of an arrival; its *end* that of ``Finished``, with the admissions that it makes room for; a *life* is both
 and the grant between them, of one request. Microseconds of this thread's CPU, p50 and p99 of all lives of a round; the table shows the
@@ -23,7 +24,7 @@ import numpy as np
 from tests.bench.decision import Case, Traffic
 
 HERE = Path(__file__).resolve().parents[2]
-WORLDS = ("roomy", "brief", "full")
+WORLDS = ("roomy", "brief", "shared", "full")
 KINDS = ("decision", "end", "life")
 BLOCKS_EACH = 400  # of a roomy pool, for each request: four times what one comes to hold
 WAITING = 500
@@ -47,7 +48,8 @@ def play(world: str, replicas: int, in_flight: int, lives: int) -> Figures:
         roomy = Traffic(Case(in_flight, replicas, lives // 4, False, usable, 0))
         roomy.run()
         usable = int(np.mean([book.peak_blocks(None, roomy.now_s) for book in roomy.gate.fleet]))
-    traffic = Traffic(Case(in_flight, replicas, lives, False, usable, WAITING if world == "full" else 0, brief))
+    waiting = WAITING if world == "full" else 0
+    traffic = Traffic(Case(in_flight, replicas, lives, world == "shared", usable, waiting, brief))
     seconds = traffic.run()
     cost_us = traffic.cost_us
     ends = cost_us["finished"] + cost_us["finished_waiting"]

@@ -164,7 +164,11 @@ async def test_a_useless_answer_is_not_a_count(
     assert error in pool.last_error
 
 
-@pytest.mark.parametrize("answer", [None, httpx.Response(200, text="<html>")], ids=["dead", "without the route"])
+@pytest.mark.parametrize(
+    "answer",
+    [None, httpx.Response(200, text="<html>"), httpx.Response(404, json={"detail": "Not Found"}), httpx.Response(405)],
+    ids=["dead", "another server", "without the route", "with another method"],
+)
 async def test_a_replica_that_does_not_count_is_left_alone_for_a_while(
     make_pool: Callable[..., TokenizerPool], answer: httpx.Response | None
 ) -> None:
@@ -185,6 +189,20 @@ async def test_a_replica_that_does_not_count_is_left_alone_for_a_while(
     clock.now += PAUSE_S
     await count(pool, chat())
     assert asked == 2
+
+
+async def test_a_replica_that_knows_another_model_is_asked_again(make_pool: Callable[..., TokenizerPool]) -> None:
+    """What vLLM says of a model it does not serve concerns that request, not the next one."""
+    asked: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(404, json={"error": {"message": "The model `m` does not exist.", "code": 404}})
+
+    pool = make_pool(None, remote=replica(handler))
+    for _ in range(3):
+        assert (await count(pool, chat())).source is CountSource.RATIO
+    assert len(asked) == 3
 
 
 async def test_without_any_replica_the_ratio_answers(make_pool: Callable[..., TokenizerPool]) -> None:
