@@ -1,7 +1,7 @@
 """How many requests begin in each turn of the event loop.
 
-Of a burst all requests lie there at once. Begun in the same turn, the first would be sent to its replica, and every stream that flows be
-passed on, only when the last had been decided: writes leave at the end of a turn.
+Of a burst all requests lie there at once. Begun in the same turn, what comes of the first (a connection made, an answer), and every stream
+that flows, would be looked at only when the last had been decided: sockets are read once a turn.
 """
 
 import asyncio
