@@ -79,7 +79,7 @@ class Services:
     uncounted: Uncounted = field(init=False)
 
     def __post_init__(self) -> None:
-        self.uncounted = Uncounted(self.dispatcher.gate, self.counter)
+        self.uncounted = Uncounted(self.dispatcher.gate, self.counter, self.clock)
 
     @property
     def brief(self) -> bool:
