@@ -21,10 +21,27 @@ MEDIA_PART_KEYS = (
     "video_url", "video_embeds", "prompt_embeds",
 )  # fmt: skip
 MEDIA_KINDS = ("image", "audio", "video")
+_NO_MEDIA: Counter[str] = Counter()  # of most conversations; nobody adds to it
+# What few requests say. One without any of it is read by two look-ups in a set instead of one for each.
+RARE_SAMPLING = frozenset(
+    {
+        "n", "stream_options", "truncate_prompt_tokens", "use_beam_search", "cache_salt", "response_format", "structured_outputs",
+        "user", "prompt_cache_key", "priority",
+    }
+)  # fmt: skip
+RARE_IN_CHATS = frozenset(
+    {
+        "tools", "documents", "chat_template_kwargs", "reasoning_effort", "chat_template", "add_generation_prompt",
+        "continue_final_message", "add_special_tokens",
+    }
+)  # fmt: skip
 
 
 def sampling_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """What chat, completion and token calls say alike, as arguments of ``Call``."""
+    """What chat, completion and token calls say alike, as arguments of ``Call``; what is absent has its default there."""
+    said = {"model": text_or_none(fields.get("model")), "stream": lax_bool(fields.get("stream"), default=False)}
+    if RARE_SAMPLING.isdisjoint(fields):
+        return said
     options = fields.get("stream_options")
     options = options if isinstance(options, dict) else {}
     copies = fields.get("n")
@@ -33,9 +50,7 @@ def sampling_fields(fields: dict[str, Any]) -> dict[str, Any]:
         raise UnreadableCallError("n is not an integer")
     truncate = fields.get("truncate_prompt_tokens")
     priority = lax_int(fields.get("priority"))
-    return {
-        "model": text_or_none(fields.get("model")),
-        "stream": lax_bool(fields.get("stream"), default=False),
+    return said | {
         "usage_wanted": lax_bool(options.get("include_usage"), default=False),
         "usage_continuous": lax_bool(options.get("continuous_usage_stats"), default=False),
         "has_stream_options": "stream_options" in fields,
@@ -121,6 +136,9 @@ def chat_prompt(fields: dict[str, Any], messages: Any) -> tuple[ChatPrompt, Coun
     """A conversation with the fields around it, and its media by kind. Raises UnreadableCallError."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise UnreadableCallError("messages is not a list of objects")
+    if RARE_IN_CHATS.isdisjoint(fields):
+        media, text_bytes = measure_messages(messages)
+        return ChatPrompt(tuple(messages), text_bytes=text_bytes), media
     tools = objects(fields.get("tools"))
     documents = objects(fields.get("documents"))
     media, text_bytes = measure_messages(messages)
@@ -141,15 +159,16 @@ def chat_prompt(fields: dict[str, Any], messages: Any) -> tuple[ChatPrompt, Coun
 
 def measure_messages(messages: list[dict[str, Any]]) -> tuple[Counter[str], int]:
     """Media items by kind, and UTF-8 bytes of all text that a template may render."""
-    media: Counter[str] = Counter()
+    media = _NO_MEDIA
     text_bytes = 0
     for message in messages:
         for key, value in message.items():
             if isinstance(value, str):
-                text_bytes += utf8_bytes(value)
+                text_bytes += len(value) if value.isascii() else utf8_bytes(value)
             elif key == "content" and isinstance(value, list):
                 for part in value:
                     if is_media_part(part):
+                        media = media or Counter()
                         media[media_kind(part)] += 1
                     else:
                         text_bytes += json_bytes(part)
@@ -166,7 +185,7 @@ def media_kind(part: dict[str, Any]) -> str:
 
 def media_counts(media: Counter[str]) -> tuple[tuple[str, int], ...]:
     """The same in the form that ``Call`` keeps."""
-    return tuple(sorted(media.items()))
+    return tuple(sorted(media.items())) if media else ()
 
 
 def is_media_part(part: Any) -> bool:

@@ -31,7 +31,7 @@ def read_chat(fields: dict[str, Any]) -> Call:
     chat, media = chat_prompt(fields, fields.get("messages"))
     limit = fields.get("max_completion_tokens")
     # echo makes the engine compute prompt_logprobs = top_logprobs (0 by default), which rules out a prefix lookup
-    echo = lax_bool(fields.get("echo"), default=False)
+    echo = "echo" in fields and lax_bool(fields["echo"], default=False)
     return Call(
         kind=CallKind.CHAT,
         output_tokens_max=output_tokens(limit if limit is not None else fields.get("max_tokens"), None),
