@@ -5,13 +5,12 @@ there as long as the stream lasts; so they return, and what is left to do is a f
 """
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 
 from proxy.core.outcome import Outcome
+from proxy.serving.admission import Admission, Bracket, ClientGoneError, ShedError
 from proxy.serving.attempts import Tried
 from proxy.serving.course import Course
-from proxy.serving.dispatcher import Admission, Bracket, ClientGoneError, ShedError
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
 from proxy.serving.ranks import server_of
@@ -39,7 +38,7 @@ class CallEnds:
         self._fingerprints.learn(replica, course.intake.call.kind, result)
         return self._services.attempts.again(replica, result, tried, others=others)
 
-    async def left(self, course: Course, admission: Admission, place: Bracket) -> None:
+    def left(self, course: Course, admission: Admission, place: Bracket) -> None:
         """It needs its place no more, unless the engine works on."""
         course.conclude()
         self._keep_response(course)
@@ -47,7 +46,7 @@ class CallEnds:
             self._go_on(course, admission, place)
         else:
             self._account(course, admission)
-            await self._leave(place)
+            self._leave(place)
 
     def over(self, course: Course) -> None:
         """Nothing more happens to it."""
@@ -58,9 +57,8 @@ class CallEnds:
         if course.trace is not None:
             course.trace.ended(record)
 
-    async def _leave(self, place: Bracket) -> None:
-        with suppress(InternalFaultError):  # the answer is out; the fault was noted
-            await self._services.guard.run(Part.GATE, place.__aexit__(None, None, None), EXPECTED)
+    def _leave(self, place: Bracket) -> None:
+        self._services.guard.run_now(Part.GATE, place.leave)  # the answer is out
 
     def _keep_response(self, course: Course) -> None:
         """Remember where a response that may be asked for lives."""
@@ -90,7 +88,7 @@ class CallEnds:
             self._keep_response(course)
             self._account(course, admission)
         finally:
-            await self._leave(place)
+            self._leave(place)
 
     def _account(self, course: Course, admission: Admission) -> None:
         """Tell the gate how the request ended, and the counter what the engine counted."""
@@ -127,7 +125,7 @@ class Flowing:
             try:
                 ends.answered(course, await self._relay.rest(), self._tried, others=False)
             finally:
-                await ends.left(course, self._admission, self._place)
+                ends.left(course, self._admission, self._place)
         finally:
             if alone:
                 ends.over(course)

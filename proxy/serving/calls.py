@@ -9,14 +9,15 @@ from dataclasses import replace
 from proxy.core.demand import Demand
 from proxy.core.outcome import Mode, Outcome, Refusal
 from proxy.ports import PromptTooLongError, Receive, Send
+from proxy.serving.admission import Admission, Bracket, ClientGoneError, ShedError
 from proxy.serving.call_ends import EXPECTED as EXPECTED_AT_ENDS
 from proxy.serving.call_ends import CallEnds, Flowing
+from proxy.serving.client import link_of
 from proxy.serving.course import Course
-from proxy.serving.dispatcher import Admission, Bracket, ClientGoneError, ShedError
 from proxy.serving.fallbacks import Fallbacks
 from proxy.serving.fingerprints import Fingerprints
 from proxy.serving.guard import InternalFaultError, Part
-from proxy.serving.intake import Intake, count, demand_of, sized
+from proxy.serving.intake import Intake, count, demand_of, expected_count, sized, sizes_matter
 from proxy.serving.outgoing import answer_headers, relay_request
 from proxy.serving.queued_stream import kept_alive
 from proxy.serving.ranks import server_of
@@ -50,12 +51,16 @@ class Calls:
         if services.tracing is not None:
             course.trace = services.tracing.begin(intake.fields, intake.arrived_s)
         try:
-            await self._find_history(course)
+            if intake.call.previous_response_id is not None:
+                await self._find_history(course, intake.call.previous_response_id)
             if services.dispatcher.gate.mode is Mode.OFF or services.guard.bypassed():
                 await self._static(course, receive, send)
                 return None
             try:
-                await self._fallbacks.admitted_somewhere(course, receive, send)
+                if intake.traffic_class.fallbacks or sizes_matter(services.policy):
+                    await self._fallbacks.admitted_somewhere(course, receive, send)
+                else:
+                    await self._admitted(course, receive, send)
                 if trial:
                     services.guard.succeeded()
             except InternalFaultError:
@@ -82,7 +87,9 @@ class Calls:
         services.uncounted.ended(course.counted)  # of a try before this one
         course.counted = None
         try:
-            counted = await guard.run(Part.TOKENIZER, count(services, intake, books), EXPECTED)
+            counted = guard.call(Part.TOKENIZER, EXPECTED, expected_count, services, intake, books)
+            if counted is None:
+                counted = await guard.run(Part.TOKENIZER, count(services, intake, books), EXPECTED)
         except PromptTooLongError as error:
             if not dispatcher.gate.enforces(intake.tenant):
                 await self._static(course, receive, send)
@@ -108,21 +115,22 @@ class Calls:
     async def _in_place(self, course: Course, demand: Demand, receive: Receive, send: Send) -> None:
         """Wait for a place and relay within it, up to where the answer flows."""
         guard = self._services.guard
-        place = self._services.dispatcher.admitted(demand, receive, streaming=course.intake.call.stream)
+        place = self._services.dispatcher.admitted(demand, receive, streaming=course.intake.call.stream, link=link_of(send))
         # Entered by hand, so that a fault of the gate is told from a fault of the relay inside the bracket.
-        admission = course.admission = await guard.run(Part.GATE, place.__aenter__(), EXPECTED)
+        admission = guard.call(Part.GATE, EXPECTED, place.enter)
+        if admission is None:
+            admission = await guard.run(Part.GATE, place.entered(), EXPECTED)
+        course.admission = admission
         try:
             await self._relay(course, admission, place, receive, send)
         finally:
             if course.flowing is None:
-                await self._ends.left(course, admission, place)
+                self._ends.left(course, admission, place)
 
-    async def _find_history(self, course: Course) -> None:
+    async def _find_history(self, course: Course, previous_id: str) -> None:
         """Of a call that continues a stored response: where that is kept, and a bound of its length."""
         intake = course.intake
-        if intake.call.previous_response_id is None:
-            return
-        home = await self._responses.find(intake.call.previous_response_id, intake.headers)
+        home = await self._responses.find(previous_id, intake.headers)
         if home is not None and home.replica in self._services.watchers:
             course.home = home.replica
             course.intake = replace(intake, call=replace(intake.call, history_tokens=home.tokens))
@@ -154,7 +162,7 @@ class Calls:
             if isinstance(result, Relay):
                 course.flowing = Flowing(self._ends, course, admission, place, result, tried)
                 return
-            others = result.ended is RelayEnd.REFUSED or admission.may_go_on
+            others = result.ended is RelayEnd.REFUSED or (result.ended is RelayEnd.FAILED_BEFORE_HEAD and admission.may_go_on)
             if not self._ends.answered(course, result, tried, others=others):
                 break
             try:

@@ -9,7 +9,7 @@ from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import PromptCount
 from proxy.ports.record import RequestRecord
 from proxy.ports.tracing import Trace
-from proxy.serving.dispatcher import Admission
+from proxy.serving.admission import Admission
 from proxy.serving.intake import Intake, client_retry_of
 from proxy.serving.relay_result import RelayEnd, RelayResult
 

@@ -27,97 +27,26 @@ from proxy.core.events import (
 )
 from proxy.core.gate import Gate
 from proxy.core.ledger import Lease
-from proxy.core.outcome import Outcome, Refusal
-from proxy.core.retrying import may_go_on
-from proxy.ports import Clock, LeaseStore, Receive
+from proxy.core.outcome import Refusal
+from proxy.ports import ClientLink, Clock, LeaseStore, Receive
+from proxy.serving.admission import Bracket, Client, ClientGoneError, ShedError
 from proxy.serving.client import client_leaves
 from proxy.serving.guard import Guard, InternalFaultError, Part
 
 RETRY_TICK_S = 0.25  # after a fault: the queue must not be forgotten
 
 
-class ShedError(Exception):
-    """The gate refused the request; ``refusal`` says why and when to come back, ``considered`` what was seen of the replicas."""
-
-    def __init__(self, refusal: Refusal, considered: Considered | None = None) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-        self.considered = considered
+_Answer = Lease | ShedError | InternalFaultError
 
 
-class ClientGoneError(Exception):
-    """The client left while its request waited; ``considered`` is what was seen of the replicas until then."""
+class _Asked:
+    """A request that has no answer yet, or has not taken it."""
 
-    considered: Considered | None = None
+    __slots__ = ("answer", "future")
 
-
-class Admission:
-    """A granted place. The bracket's owner reports how it went with ``finish``; unreported, it counts as an internal end."""
-
-    __slots__ = ("_dispatcher", "_receive", "finished", "lease", "reroutes", "tried", "waited_s")
-
-    def __init__(self, dispatcher: "Dispatcher", lease: Lease, waited_s: float, receive: Receive) -> None:
-        self.lease = lease
-        self._receive = receive
-        self.waited_s = waited_s
-        self.reroutes = 0
-        self.tried = frozenset((dispatcher.gate.fleet.server_of(lease.replica),))
-        self.finished: Finished | None = None
-        self._dispatcher = dispatcher
-
-    def progress(self, output_tokens: int) -> None:
-        """The stream shows ``output_tokens`` so far: the lease is placed and that long."""
-        if not self.lease.placed:
-            self.lease.placed, self.lease.placed_s = True, self._dispatcher.clock.now_s()
-        self.lease.output_tokens = output_tokens
-
-    def finish(self, outcome: Outcome, output_tokens: int | None, *, natural: bool) -> None:
-        """Say how the request ended; takes effect when the bracket is left."""
-        self.finished = Finished(self.lease.demand.request_id, outcome, output_tokens, natural)
-
-    @property
-    def untried(self) -> bool:
-        """Whether a replica could take it that was not asked yet, so that this one's refusal need not be the client's answer."""
-        gate, demand = self._dispatcher.gate, self.lease.demand
-        return self.reroutes < gate.shedding.reroutes_max and gate.fleet.could_take(demand, self.tried | demand.kept_from)
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether the gate would place it anew after this replica's failure."""
-        gate, demand = self._dispatcher.gate, self.lease.demand
-        if self.reroutes >= gate.shedding.reroutes_max:
-            return False
-        return may_go_on(
-            gate.fleet, demand, self.tried, gate.fleet.server_of(self.lease.replica), held=gate.enforces(demand.tenant)
-        )
-
-    async def reroute(self) -> None:
-        """The replica failed it before the first byte: wait for a place on another. Raises ShedError."""
-        self.reroutes += 1
-        request_id = self.lease.demand.request_id
-        self.lease = await self._dispatcher.place(Reroute(request_id), request_id, self._receive)
-        self.tried |= {self._dispatcher.gate.fleet.server_of(self.lease.replica)}
-
-
-class Bracket:
-    """What ``async with`` goes through: a place within it, and its end behind it."""
-
-    __slots__ = ("_admission", "_demand", "_dispatcher", "_receive", "_streaming")
-
-    def __init__(self, dispatcher: "Dispatcher", demand: Demand, receive: Receive, *, streaming: bool) -> None:
-        self._dispatcher = dispatcher
-        self._demand = demand
-        self._receive = receive
-        self._streaming = streaming
-
-    async def __aenter__(self) -> Admission:
-        dispatcher, demand = self._dispatcher, self._demand
-        lease = await dispatcher.place(Arrive(demand, self._streaming), demand.request_id, self._receive)
-        self._admission = Admission(dispatcher, lease, dispatcher.clock.now_s() - demand.arrived_s, self._receive)
-        return self._admission
-
-    async def __aexit__(self, *_: object) -> None:
-        self._dispatcher.feed(self._admission.finished or Finished(self._demand.request_id, Outcome.INTERNAL))
+    def __init__(self) -> None:
+        self.answer: _Answer | None = None
+        self.future: asyncio.Future[None] | None = None  # once somebody waits
 
 
 class Dispatcher:
@@ -128,7 +57,7 @@ class Dispatcher:
         self.clock = clock
         self._store = store
         self._guard = guard
-        self._waiting: dict[str, asyncio.Future[Lease]] = {}
+        self._waiting: dict[str, _Asked] = {}
         self._reserving: set[str] = set()
         self._owed: dict[str, Event] = {}  # ends that a fault kept from the gate
         self._timer: asyncio.TimerHandle | None = None
@@ -139,27 +68,47 @@ class Dispatcher:
         """State for people and tests: waiting 0 and open 0 when idle."""
         return f"<Dispatcher waiting={len(self._waiting)} open={self.gate.open_requests} {self.gate!r}>"
 
-    def admitted(self, demand: Demand, receive: Receive, *, streaming: bool) -> "Bracket":
-        """Wait for a place; leaving ends the lease. Raises ShedError, and ClientGoneError when ``receive`` tells so meanwhile."""
-        return Bracket(self, demand, receive, streaming=streaming)
+    def admitted(self, demand: Demand, receive: Receive, *, streaming: bool, link: ClientLink | None = None) -> Bracket:
+        """Wait for a place; leaving ends the lease. Raises ShedError, and ClientGoneError when the client leaves meanwhile."""
+        return Bracket(self, demand, Client(receive, link), streaming=streaming)
 
-    async def place(self, event: Arrive | Reroute, request_id: str, receive: Receive) -> Lease:
-        """Feed ``event`` and wait until the request is forwarded or shed."""
-        future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = future
+    def ask(self, event: Arrive | Reroute, request_id: str) -> Lease | None:
+        """Feed ``event``: the lease of a request that is forwarded at once; None where its answer is to be waited for. Raises ShedError."""
+        asked = self._waiting[request_id] = _Asked()
         try:
             self.feed(event)
-            if not future.done():
-                await self._wait(future, receive)
-            return future.result()
+            return None if asked.answer is None else self._taken(request_id, asked.answer)
+        except BaseException:
+            self._give_up(request_id)
+            raise
+
+    async def place(self, event: Arrive | Reroute, request_id: str, client: Client) -> Lease:
+        """Feed ``event`` and wait for its answer. Raises ShedError, ClientGoneError."""
+        lease = self.ask(event, request_id)
+        return lease if lease is not None else await self.wait(request_id, client)
+
+    async def wait(self, request_id: str, client: Client) -> Lease:
+        """The lease that was not to be had at once. Raises ShedError, ClientGoneError."""
+        asked = self._waiting[request_id]
+        try:
+            return self._taken(request_id, asked.answer or await self._answer(asked, client))
         except BaseException as error:
-            # Cancelled by the client, or a fault in gate or store: nothing of it may stay behind.
             if isinstance(error, ClientGoneError):
                 error.considered = self.considered(request_id)
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # else asyncio complains that nobody asked for it
-            self.feed(Cancelled(request_id))
+            self._give_up(request_id)
             raise
+
+    def _taken(self, request_id: str, answer: _Answer) -> Lease:
+        if not isinstance(answer, Lease):
+            raise answer
+        del self._waiting[request_id]
+        self._reserving.discard(request_id)
+        return answer
+
+    def _give_up(self, request_id: str) -> None:
+        """Cancelled by the client, refused, or a fault in gate or store: nothing of it may stay behind."""
+        try:
+            self.feed(Cancelled(request_id))
         finally:
             self._waiting.pop(request_id, None)
             self._reserving.discard(request_id)
@@ -170,15 +119,29 @@ class Dispatcher:
         return None if entry is None else entry.considered
 
     @staticmethod
-    async def _wait(future: asyncio.Future[Lease], receive: Receive) -> None:
-        """Until ``future`` is done. Raises ClientGoneError when the client is gone first."""
-        watch = asyncio.ensure_future(client_leaves(receive))
-        try:
-            await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            watch.cancel()
-        if not future.done():
+    async def _answer(asked: _Asked, client: Client) -> _Answer:
+        """Wait for it. Raises ClientGoneError when the client is gone first."""
+        future = asked.future = asyncio.get_running_loop().create_future()
+
+        def left() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        if client.link is not None:
+            client.link.on_leave(left)
+            try:
+                await future
+            finally:
+                client.link.forget(left)
+        else:
+            watch = asyncio.ensure_future(client_leaves(client.receive))
+            try:
+                await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                watch.cancel()
+        if asked.answer is None:
             raise ClientGoneError
+        return asked.answer
 
     def feed(self, event: Event) -> None:
         """Hand one event to the gate and carry out what it answers. A fault of the gate passes, but not at others' cost."""
@@ -235,14 +198,13 @@ class Dispatcher:
         if not self._feeding:  # else whoever feeds sets it, once for all
             self._set_timer()
 
-    def _wake(self, request_id: str, result: Lease | ShedError | InternalFaultError) -> None:
-        future = self._waiting.get(request_id)
-        if future is None or future.done():
+    def _wake(self, request_id: str, answer: _Answer) -> None:
+        asked = self._waiting.get(request_id)
+        if asked is None or asked.answer is not None:
             return
-        if isinstance(result, Lease):
-            future.set_result(result)
-        else:
-            future.set_exception(result)
+        asked.answer = answer
+        if asked.future is not None and not asked.future.done():
+            asked.future.set_result(None)
 
     def _set_timer(self) -> None:
         now_s = self.clock.now_s()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.policy import Fallback, Saturated
 from proxy.ports import Receive, Send
+from proxy.serving.admission import ShedError
 from proxy.serving.course import Course
-from proxy.serving.dispatcher import ShedError
 from proxy.serving.identity import KEY_FIELDS
 from proxy.serving.intake import Intake
 from proxy.serving.outgoing import answer_headers

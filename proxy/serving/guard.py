@@ -74,6 +74,18 @@ class Guard:
             self._note(part, error)
             raise InternalFaultError(part) from error
 
+    def call(
+        self, part: Part, expected: tuple[type[Exception], ...], work: Callable[P, T], *given: P.args, **named: P.kwargs
+    ) -> T:
+        """As ``run``, of what need not be awaited: a coroutine costs more than many a decision."""
+        try:
+            return work(*given, **named)
+        except expected:
+            raise
+        except Exception as error:
+            self._note(part, error)
+            raise InternalFaultError(part) from error
+
     def run_now(self, part: Part, work: Callable[P, None], *given: P.args, **named: P.kwargs) -> bool:
         """Call ``work`` with what is given, whose failure concerns no request; False when it failed."""
         try:

@@ -38,6 +38,10 @@ RETRY_HEADERS = (  # a count above this says that the client, or a proxy on its 
     ("x-envoy-attempt-count", 1.0),
 )
 SESSION_HEADERS = ("x-kvgate-session", "x-session-id")
+# Most requests have none of them.
+_DEADLINE_NAMES, _RETRY_NAMES, _SESSION_NAMES = (
+    frozenset(name for name, _ in DEADLINE_HEADERS), frozenset(name for name, _ in RETRY_HEADERS), frozenset(SESSION_HEADERS),
+)  # fmt: skip
 NO_FIELDS: dict[str, str] = {}
 NO_FACTS = Facts("")
 SESSION_CHARS_MAX = 128  # clients choose it, and kvgate remembers thousands
@@ -58,7 +62,7 @@ class Intake:
     tenant: str
     arrived_s: float
     deadline_s: float
-    facts: Facts  # by which its class was found
+    facts: Facts  # by which its class was found; ``NO_FACTS`` where there is only one
     read_s: float = 0.0  # when its body had been read
     client_wait_s: float = inf  # how long its client would wait for a place
 
@@ -86,18 +90,29 @@ async def read_intake(
         call = read_call(kind, body)
     else:
         call = await asyncio.to_thread(read_call, kind, body)
+    return intake_of(services, call, route, target, headers, body, arrived_s, read_s, caller=caller)
+
+
+def intake_of(
+    services: Services, call: Call, route: str, target: bytes, headers: Headers, body: bytes, arrived_s: float, read_s: float,
+    *, caller: str | None = None,
+) -> Intake:  # fmt: skip
+    """The intake of a call that was read from ``body``, beginning at ``read_s``."""
     fields = header_fields(headers)
     policy = services.policy
     model = call.model or _default_model(services)
     tenant = policy.tenants.tenant_of(fields, call.user, trusted=policy.trusts(caller))
-    adapter = model if _is_adapter(services, model) else None
-    facts = Facts(route, model, fields, tenant, key_digest(fields), call.stream, adapter)
-    traffic_class = policy.class_of(facts)
-    deadline_s = arrived_s + wait_s_max(policy, traffic_class, fields)
+    if len(policy.classes) == 1:
+        traffic_class, facts = policy.classes[0], NO_FACTS
+    else:
+        adapter = model if _is_adapter(services, model) else None
+        facts = Facts(route, model, fields, tenant, key_digest(fields), call.stream, adapter)
+        traffic_class = policy.class_of(facts)
+    client_s = client_wait_s(fields)
+    deadline_s = arrived_s + _wait_s_max(policy, traffic_class, client_s)
     return Intake(
-        route, target, headers, fields, body, call, model, traffic_class, tenant, arrived_s, deadline_s, facts,
-        read_s, client_wait_s(fields),
-    )  # fmt: skip
+        route, target, headers, fields, body, call, model, traffic_class, tenant, arrived_s, deadline_s, facts, read_s, client_s
+    )
 
 
 def _default_model(services: Services) -> str:
@@ -110,11 +125,17 @@ def _default_model(services: Services) -> str:
 
 def wait_s_max(policy: Policy, traffic_class: TrafficClass, fields: dict[str, str]) -> float:
     """Seconds the request may wait."""
-    return min(traffic_class.wait_s_max(policy.queue.wait_s_max), traffic_class.deadline_s or inf, client_wait_s(fields))
+    return _wait_s_max(policy, traffic_class, client_wait_s(fields))
+
+
+def _wait_s_max(policy: Policy, traffic_class: TrafficClass, client_s: float) -> float:
+    return min(traffic_class.wait_s_max(policy.queue.wait_s_max), traffic_class.deadline_s or inf, client_s)
 
 
 def client_wait_s(fields: dict[str, str]) -> float:
     """Seconds that its client says it will wait; infinite where it does not say."""
+    if _DEADLINE_NAMES.isdisjoint(fields):
+        return inf
     if _is_zero(fields.get(AT_ONCE_HEADER)):
         return 0.0
     return min((_positive(fields.get(name)) * unit for name, unit in DEADLINE_HEADERS if name in fields), default=inf)
@@ -122,6 +143,8 @@ def client_wait_s(fields: dict[str, str]) -> float:
 
 def client_retry_of(fields: dict[str, str]) -> str | None:
     """The header that says that this is not the request's first attempt; None where none does."""
+    if _RETRY_NAMES.isdisjoint(fields):
+        return None
     return next((name for name, first in RETRY_HEADERS if name in fields and first < _positive(fields[name]) < inf), None)
 
 
@@ -137,10 +160,15 @@ def _positive(text: str | None) -> float:
     return value if value > 0.0 else inf
 
 
+def sizes_matter(policy: Policy) -> bool:
+    """Whether the class of a request may be another once its prompt is counted."""
+    return len(policy.classes) > 1 and policy.sizes_matter
+
+
 def sized(services: Services, intake: Intake, counted: PromptCount) -> Intake:
     """The intake with the class that the length of its prompt gives it, which is known only now."""
     policy = services.policy
-    if not policy.sizes_matter:
+    if not sizes_matter(policy):
         return intake
     facts = replace(intake.facts, prompt_tokens=sum(part.tokens for part in counted.parts))
     traffic_class = policy.class_of(facts)
@@ -148,13 +176,18 @@ def sized(services: Services, intake: Intake, counted: PromptCount) -> Intake:
     return replace(intake, facts=facts, traffic_class=traffic_class, deadline_s=deadline_s)
 
 
+def expected_count(services: Services, intake: Intake, books: list[Book]) -> PromptCount | None:
+    """What to expect of a prompt whose exact length cannot matter; None: it is to be counted."""
+    policy, rates = services.policy, services.dispatcher.gate.rates
+    if sizes_matter(policy):
+        return None
+    refused = rates.active and services.dispatcher.gate.enforces(intake.tenant)
+    refused = refused and rates.used_up(intake.tenant, services.clock.now_s())
+    return services.uncounted.take(intake.call, books, refused=refused)
+
+
 async def count(services: Services, intake: Intake, books: list[Book]) -> PromptCount:
-    """Count the prompt as the engine will, where its exact length can matter. Raises PromptTooLongError."""
-    gate = services.dispatcher.gate
-    refused = gate.rates.active and gate.enforces(intake.tenant) and gate.rates.used_up(intake.tenant, services.clock.now_s())
-    expected = None if services.policy.sizes_matter else services.uncounted.take(intake.call, books, refused=refused)
-    if expected is not None:
-        return expected
+    """Count the prompt as the engine will. Raises PromptTooLongError."""
     context = max((book.spec.context_tokens_max for book in books), default=None)
     block_size = books[0].spec.block_size if books else 16
     return await services.counter.count(intake.call, block_size=block_size, context_tokens_max=context)
@@ -176,7 +209,7 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         copies=max(1, call.n),
         output_tokens_max=call.output_tokens_max,
         count_source=counted.source,
-        traffic_class=intake.traffic_class.name,
+        traffic_class=traffic_class.name,
         tenant=intake.tenant,
         tenant_weight=tenant.weight * traffic_class.weight,
         priority=tenant.priority + traffic_class.priority,
@@ -185,8 +218,8 @@ def demand_of(services: Services, intake: Intake, counted: PromptCount) -> Deman
         degrade_first=traffic_class.degrades_first,
         body_bytes=len(intake.body),
         fingerprint=fingerprint_of(intake.body),
-        ttft_s=intake.traffic_class.ttft_s,
-        tpot_s=intake.traffic_class.tpot_s,
+        ttft_s=traffic_class.ttft_s,
+        tpot_s=traffic_class.tpot_s,
         session=session_of(intake.fields, call.prompt_cache_key),
         adapter=intake.model if _is_adapter(services, intake.model) else "",
         beam_search=call.beam_search,
@@ -223,12 +256,18 @@ def degradable(intake: Intake) -> bool:
 
 def session_of(fields: dict[str, str], prompt_cache_key: str | None) -> str:
     """The session a request belongs to; "" when it does not say."""
-    named = next((fields[name] for name in SESSION_HEADERS if fields.get(name)), prompt_cache_key)
+    named = prompt_cache_key
+    if not _SESSION_NAMES.isdisjoint(fields):
+        named = next((fields[name] for name in SESSION_HEADERS if fields.get(name)), named)
     return (named or "")[:SESSION_CHARS_MAX]
 
 
 def _is_adapter(services: Services, model: str) -> bool:
-    return any(watcher.facts is not None and model in watcher.facts.adapters for watcher in services.watchers.values())
+    for watcher in services.watchers.values():
+        facts = watcher.facts
+        if facts is not None and facts.adapters and model in facts.adapters:
+            return True
+    return False
 
 
 def fingerprint_of(body: bytes) -> int:

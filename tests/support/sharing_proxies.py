@@ -9,6 +9,7 @@ from proxy.core.member import Member
 from proxy.core.outcome import Outcome
 from proxy.core.policy import Policy
 from proxy.ports.store import StorePhase
+from proxy.serving.admission import Client
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard
@@ -71,7 +72,8 @@ class SharingProxy:
 
     async def ask(self, demand: Demand) -> None:
         """A request comes; it has its place, or it waits, when this returns."""
-        place = self.dispatcher.place(Arrive(replace(demand, arrived_s=self.clock.now_s())), demand.request_id, nobody_leaves)
+        arrives = Arrive(replace(demand, arrived_s=self.clock.now_s()))
+        place = self.dispatcher.place(arrives, demand.request_id, Client(nobody_leaves))
         self.waiting[demand.request_id] = asyncio.create_task(place)
         await self.quiet()
 
