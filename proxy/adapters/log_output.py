@@ -85,8 +85,12 @@ class LogOutput(logging.StreamHandler[TextIO]):
         if self._several:
             line.process = os.getpid()
         try:
-            text = _encode(line).decode()
-            text = text if text.isprintable() else _json(None, "", fields_of_line(line))
+            packed = _encode(line)
+            text = packed.decode()
+            if (
+                not (packed.isascii() and b"\x7f" not in packed) and not text.isprintable()
+            ):  # below a blank JSON escapes everything
+                text = _json(None, "", fields_of_line(line))
         except UnicodeEncodeError:
             text = _json(None, "", fields_of_line(line))
         self._lines.append(text)

@@ -123,43 +123,23 @@ class Course:
                 itl_s = (result.last_byte_s - result.first_token_s) / (events - 1.0) if events > 1.0 else None
         counted, lease = self.counted, admission.lease if admission is not None else None
         held = self.outcome in HELD_ENDS if lease is None else lease.held
-        return RequestRecord(
-            request_id=self.request_id,
-            route=intake.route,
-            outcome=self.outcome,
-            gate=self.refusal.gate if self.refusal is not None else None,
-            traffic_class=intake.traffic_class.name,
-            tenant=intake.tenant,
-            model=intake.model,
-            replica=self.replica,
-            status=self.status,
-            queue_wait_s=admission.waited_s if admission is not None else None,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
-            total_s=now_s - intake.arrived_s,
-            prompt_tokens=sum(part.tokens for part in counted.parts) if counted is not None else None,
-            prompt_tokens_reported=usage.prompt_tokens if usage is not None else None,
-            output_tokens=output,
-            output_tokens_forecast=lease.output_tokens_forecast if lease is not None else None,
-            count_source=counted.source if counted is not None else None,
-            reroutes=self.reroutes,
-            ttft_target_s=intake.traffic_class.ttft_s,
-            tpot_target_s=intake.traffic_class.tpot_s,
-            arrived_s=intake.arrived_s,
-            streaming=intake.call.stream,
-            finish_reasons=result.finish_reasons if result is not None else (),
-            demand=self.demand,
-            held=held and self.demand is not None,
-            would=lease.would if lease is not None else None,
-            own_s=None if admission is None or held else intake.arrived_s + admission.waited_s - intake.read_s,
-            client_wait_s=intake.client_wait_s,
-            refusal=self.refusal,
-            considered=self.considered if lease is None else lease.considered,
-            tried=tuple(self.tried),
-            failure=None if result is None else result.failure,
-            degraded_to=self.degraded_to,
-            fallback=self.fallback,
-            tokenized_s=None if counted is None else (intake.read_s, self.counted_s),
-            itl_s=itl_s,
-            client_retry=self.client_retry,
-        )
+        return RequestRecord(  # positional, since one is made for every request: names cost more than the values
+            self.request_id, intake.route, self.outcome, self.refusal.gate if self.refusal is not None else None,
+            intake.traffic_class.name, intake.tenant, intake.model, self.replica, self.status,
+            admission.waited_s if admission is not None else None, ttft_s, tpot_s, now_s - intake.arrived_s,
+            _tokens(counted) if counted is not None else None,
+            usage.prompt_tokens if usage is not None else None, output,
+            lease.output_tokens_forecast if lease is not None else None, counted.source if counted is not None else None,
+            self.reroutes, intake.traffic_class.ttft_s, intake.traffic_class.tpot_s, intake.arrived_s, intake.call.stream,
+            result.finish_reasons if result is not None else (), self.demand, held and self.demand is not None,
+            lease.would if lease is not None else None,
+            None if admission is None or held else intake.arrived_s + admission.waited_s - intake.read_s,
+            intake.client_wait_s, self.refusal, self.considered if lease is None else lease.considered, tuple(self.tried),
+            None if result is None else result.failure, self.degraded_to, self.fallback,
+            None if counted is None else (intake.read_s, self.counted_s), itl_s, self.client_retry,
+        )  # fmt: skip
+
+
+def _tokens(counted: PromptCount) -> int:
+    parts = counted.parts
+    return parts[0].tokens if len(parts) == 1 else sum(part.tokens for part in parts)

@@ -105,50 +105,18 @@ class Decisions:
         waited_s = record.queue_wait_s
         if waited_s is None and was_held:
             waited_s = record.total_s
-        return Decision(
-            request_id=record.request_id,
-            arrived_wall_s=clock.wall_s() - now_s + record.arrived_s,
-            phase=phase,
-            outcome=record.outcome.value if ended else None,
-            status=record.status,
-            route=record.route,
-            model=record.model[:WORD_CHARS_MAX],
-            traffic_class=record.traffic_class,
-            tenant=record.tenant,
-            priority=0 if demand is None else demand.priority,
-            streaming=record.streaming,
-            sequences=1 if demand is None else demand.sequences,
-            mode=self._mode(),
-            replica=record.replica,
-            prompt_tokens=record.prompt_tokens,
-            count_source=record.count_source,
-            prompt_tokens_reported=record.prompt_tokens_reported,
-            output_tokens=record.output_tokens,
-            output_tokens_max=None if demand is None else demand.output_tokens_max,
-            output_tokens_forecast=record.output_tokens_forecast,
-            degraded_to=record.degraded_to,
-            mean_blocks=considered.mean_blocks,
-            ceiling_blocks=considered.ceiling_blocks,
-            was_held=was_held,
-            ahead=considered.ahead,
-            held_by=considered.held_by,
-            held=_looked(held),
-            held_others=held.others,
-            placed=_looked(placed),
-            placed_others=placed.others,
-            refused=None if record.refusal is None else _refused(record.refusal),
-            tried=record.tried,
-            fallback=record.fallback,
-            queue_wait_s=waited_s,
-            ttft_s=record.ttft_s,
-            tpot_s=record.tpot_s,
-            total_s=record.total_s,
-            own_s=record.own_s,
-            would=None if record.would is None else record.would.word,
-            would_wait_s=None if record.would is None else record.would.wait_s,
-            finish_reasons=record.finish_reasons,
-            failure=record.failure,
-        )
+        return Decision(  # positional, since one is made for every request: names cost more than the values
+            record.request_id, clock.wall_s() - now_s + record.arrived_s, phase, record.outcome.value if ended else None,
+            record.status, record.route, record.model[:WORD_CHARS_MAX], record.traffic_class, record.tenant,
+            0 if demand is None else demand.priority, record.streaming, 1 if demand is None else demand.sequences,
+            self._mode(), record.replica, record.prompt_tokens, record.count_source, record.prompt_tokens_reported,
+            record.output_tokens, None if demand is None else demand.output_tokens_max, record.output_tokens_forecast,
+            record.degraded_to, considered.mean_blocks, considered.ceiling_blocks, was_held, considered.ahead,
+            considered.held_by, _looked(held), held.others, _looked(placed), placed.others,
+            None if record.refusal is None else _refused(record.refusal), record.tried, record.fallback, waited_s,
+            record.ttft_s, record.tpot_s, record.total_s, record.own_s, None if record.would is None else record.would.word,
+            None if record.would is None else record.would.wait_s, record.finish_reasons, record.failure,
+        )  # fmt: skip
 
 
 def unpacked(packed: bytes) -> Decision:
@@ -164,7 +132,8 @@ def found_in(packed: PackedRing, matching: Mapping[str, str], last: int) -> list
 
 
 def _looked(looks: Looks) -> tuple[Looked, ...]:
-    return tuple(Looked(*look) for look in looks.replicas)
+    """As they are: a look has the names and the order of ``Looked``, and is packed like it."""
+    return looks.replicas  # type: ignore[return-value]
 
 
 def _refused(refusal: Refusal) -> Refused:
