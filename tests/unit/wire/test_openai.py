@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.body_fields import RARE_IN_CHATS, RARE_SAMPLING, chat_prompt, sampling_fields
 from proxy.wire.call import Call, CallKind
-from proxy.wire.openai import COPIES_MAX, TOKENS_MAX, UnreadableCallError, read_chat
+from proxy.wire.openai import COPIES_MAX, TOKENS_MAX, UnreadableCallError
 from proxy.wire.read_call import read_call
 
 USER = {"role": "user", "content": "hi"}
@@ -187,38 +186,6 @@ def test_media_parts_are_counted_and_their_bytes_are_not() -> None:
     call = chat(messages=[{"role": "user", "content": parts}])
     assert call.media_items == 4
     assert call.prompt_bytes < 100
-
-
-class Asked(dict[str, Any]):
-    """Notes what it is asked for."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        super().__init__(fields)
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.add(name)
-        return super().get(name, default)
-
-    def __contains__(self, name: object) -> bool:
-        self.names.add(str(name))
-        return super().__contains__(name)
-
-
-def test_a_plain_chat_is_read_shorter_to_the_same() -> None:
-    plain = {"model": "m", "messages": [USER, {"role": "user", "content": [{"type": "text", "text": "é"}]}], "max_tokens": 7}
-    whole = read_chat({**plain, "n": None, "tools": None})  # which the shorter way does not know
-    assert read_chat(plain) == whole
-    assert read_chat(plain).chats[0].template_kwargs is not read_chat(plain).chats[0].template_kwargs
-
-
-def test_whatever_is_read_of_a_call_takes_the_longer_way() -> None:
-    asked = Asked({"n": 1})
-    sampling_fields(asked)
-    assert asked.names == RARE_SAMPLING | {"model", "stream"}
-    asked = Asked({"tools": []})
-    chat_prompt(asked, [USER])
-    assert asked.names == RARE_IN_CHATS
 
 
 def test_prompt_bytes_are_utf8() -> None:
