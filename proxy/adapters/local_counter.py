@@ -40,6 +40,7 @@ MESSAGE_KEYS_CHARS_MAX = 128  # all that an API knows have less
 ARGUMENT_BYTES_MAX = 32  # of a template argument: an effort, a date
 # A template may write anything but plain text as JSON once more: quotes and line ends take two bytes then, and indentation more.
 JSON_EXPANSION = 4
+_TEXTS = frozenset({str})  # of a message that holds nothing else a template has only its text to write
 _PROBE_TEXT = "Hi"
 _PROBE_ROLES = (("user",), ("system", "user"), ("system", *("user", "assistant") * 8, "user"))
 
@@ -65,20 +66,9 @@ def _brings_template(chat: ChatPrompt) -> bool:
     return chat.chat_template is not None or chat.template_kwargs.get("chat_template") is not None
 
 
-def _is_plain(message: dict[str, object]) -> bool:
-    """Whether a template has nothing to write of it but its text."""
-    return all(isinstance(value, str) for value in message.values())
-
-
 def _is_short(value: object) -> bool:
     """Whether a template that writes it, be it with every message, stays within what is allowed for the template's own."""
     return utf8_bytes(value) <= ARGUMENT_BYTES_MAX if isinstance(value, str) else value is None or isinstance(value, bool | float)
-
-
-def _bounded(chat: ChatPrompt) -> bool:
-    """Whether all that a template may write of a conversation is in its bytes, but for what every message and template has."""
-    keys = max((sum(map(len, message)) for message in chat.messages), default=0)
-    return keys <= MESSAGE_KEYS_CHARS_MAX and all(map(_is_short, chat.template_kwargs.values()))
 
 
 class LocalCounter:
@@ -98,20 +88,24 @@ class LocalCounter:
             return False
         if not call.chats:
             return True
-        return self._source.chat_refusal is None and not any(_brings_template(chat) for chat in call.chats)
+        return self._source.chat_refusal is None and not any(map(_brings_template, call.chats))
 
     def bound_tokens(self, call: Call) -> int | None:
         """A bound of the tokens of the call's one prompt, from its bytes; None where there is none. Never counts."""
-        if not self.can_count(call) or len(call.chats) + len(call.prompts) != 1 or call.truncate_prompt_tokens is not None:
+        if len(call.chats) + len(call.prompts) != 1 or call.truncate_prompt_tokens is not None or not self.can_count(call):
             return None
         if not self._bytes_bound or call.previous_response_id is not None:
             return None
-        chat = call.chat
-        if chat is None:
+        if not call.chats:
             return None if isinstance(call.prompts[0], tuple) else call.prompt_bytes + TEMPLATE_TOKENS_MAX
-        if not _bounded(chat):
+        chat = call.chats[0]
+        plain = chat.tools is None and chat.documents is None
+        for message in chat.messages:  # all that a template may write of it is in its bytes, but for what every message has
+            if sum(map(len, message)) > MESSAGE_KEYS_CHARS_MAX:
+                return None
+            plain = plain and _TEXTS.issuperset(map(type, message.values()))
+        if not all(map(_is_short, chat.template_kwargs.values())):
             return None
-        plain = chat.tools is None and chat.documents is None and all(map(_is_plain, chat.messages))
         text = call.prompt_bytes * (1 if plain else JSON_EXPANSION)
         return text + TEMPLATE_TOKENS_MAX + MESSAGE_TOKENS_MAX * len(chat.messages)
 

@@ -55,7 +55,8 @@ class _HighQuantile:
 
     def mean(self) -> float | None:
         """None until there are enough."""
-        return self._sum / len(self._samples) if len(self._samples) >= SAMPLES_MIN else None
+        seen = len(self._samples)
+        return self._sum / seen if seen >= SAMPLES_MIN else None
 
     def value(self) -> float:
         if len(self._samples) < SAMPLES_MIN:
@@ -149,7 +150,8 @@ def _argument_bytes(chat: ChatPrompt) -> int:
 
 
 def _message_tokens(call: Call) -> int:
-    return MESSAGE_TOKENS * sum(len(chat.messages) for chat in call.chats)
+    chats = call.chats
+    return MESSAGE_TOKENS * (len(chats[0].messages) if len(chats) == 1 else sum(len(chat.messages) for chat in chats))
 
 
 def _fixed_tokens(chat: ChatPrompt) -> int:
