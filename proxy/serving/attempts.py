@@ -63,8 +63,10 @@ class Attempts:
 
     def refused(self, tried: Tried, asked: str, *, others: bool) -> frozenset[int]:
         """The statuses that the client is not to see yet from the replica that is ``asked`` now. ``others``: another one may take it."""
+        if not others:
+            return NOBODY
         enough = len({*tried.refused, server_of(asked)}) >= ANSWERS_MAX or len(tried.refused) + 1 >= 2 * ANSWERS_MAX
-        return TRIED_ELSEWHERE if others and not enough and self.left else NOBODY
+        return TRIED_ELSEWHERE if not enough and self.left else NOBODY
 
     @property
     def left(self) -> bool:

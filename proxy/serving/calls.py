@@ -4,6 +4,7 @@ Down once, up once. The one guarded place (``serving.guard``) stands between: a 
 under the static cap. What the engine itself must judge (a body we cannot read) is forwarded without a place: it holds no KV.
 """
 
+import asyncio
 from dataclasses import replace
 
 from proxy.core.demand import Demand
@@ -22,7 +23,7 @@ from proxy.serving.outgoing import answer_headers, relay_request
 from proxy.serving.queued_stream import kept_alive
 from proxy.serving.ranks import server_of
 from proxy.serving.relay import Relay
-from proxy.serving.relay_result import NO_HOOKS, RelayEnd, RelayHooks, RelayResult
+from proxy.serving.relay_result import NO_HOOKS, RelayEnd, RelayHooks, RelayRequest, RelayResult
 from proxy.serving.response_routes import ResponseRoutes
 from proxy.serving.services import Services, send_answer
 from proxy.wire.answer_forms import form_of
@@ -123,6 +124,8 @@ class Calls:
         course.admission = admission
         try:
             await self._relay(course, admission, place, receive, send)
+            if course.flowing is None:
+                await asyncio.sleep(0)  # the answer leaves at the end of this turn of the loop: account for it in the next
         finally:
             if course.flowing is None:
                 self._ends.left(course, admission, place)
@@ -158,7 +161,8 @@ class Calls:
             others = admission.untried or (lost and admission.may_go_on)
             refuse, watched = services.attempts.refused(tried, replica, others=others), services.attempts.hooked(tried, hooks)
             fingerprint = self._fingerprints.of(replica, intake.call.kind) if unasked else None
-            result = await self._send_to(course, replica, watched, receive, send, fingerprint=fingerprint, refuse=refuse)
+            relay, request = self._prepared(course, replica, watched, receive, send, fingerprint=fingerprint)
+            result = await relay.begin(services.upstream, request, refuse) or relay
             if isinstance(result, Relay):
                 course.flowing = Flowing(self._ends, course, admission, place, result, tried)
                 return
@@ -185,21 +189,19 @@ class Calls:
         course.result = replace(result, ended=RelayEnd.COMPLETED, started=True, bytes_sent=len(result.kept.body))
         await send_answer(send, replace(result.kept, headers=(*result.kept.headers, *own)))
 
-    async def _send_to(
-        self, course: Course, replica: str, hooks: RelayHooks, receive: Receive, send: Send, *,
-        fingerprint: str | None = None, refuse: frozenset[int] = frozenset(),
-    ) -> RelayResult | Relay:  # fmt: skip
-        """Relay once, up to where the answer flows: of one that does, what is to relay the rest.
+    def _prepared(
+        self, course: Course, replica: str, hooks: RelayHooks, receive: Receive, send: Send, *, fingerprint: str | None = None
+    ) -> tuple[Relay, RelayRequest]:  # fmt: skip
+        """What relays to ``replica``, and the request that it is to begin with.
 
         A ``fingerprint`` (the engine's, "" for none) asks the stream for usage and takes it out again.
         """
         services, asks = self._services, fingerprint is not None
-        request = relay_request(services, course, replica, asks_usage=asks)
         relay = Relay(
             receive, send, services.clock, hooks, strip_usage=asks, fingerprint=fingerprint or "",
             form=form_of(course.intake.route), extra_headers=answer_headers(services, course),
         )  # fmt: skip
-        return await relay.begin(services.upstream, request, refuse) or relay
+        return relay, relay_request(services, course, replica, asks_usage=asks)
 
     # ---- without a place
 
@@ -227,8 +229,8 @@ class Calls:
                 others = len(asked) <= services.policy.relay.reroutes_max and bool(load())
                 refuse, hooks = attempts.refused(tried, place.replica, others=others), attempts.hooked(tried, NO_HOOKS)
                 with services.outstanding.sent(place.replica):
-                    sent = await self._send_to(course, place.replica, hooks, receive, send, refuse=refuse)
-                    course.result = result = await sent.rest() if isinstance(sent, Relay) else sent
+                    relay, request = self._prepared(course, place.replica, hooks, receive, send)
+                    course.result = result = await relay.begin(services.upstream, request, refuse) or await relay.rest()
                     again = attempts.again(place.replica, result, tried, others=others)
                     course.tried += [(place.replica, result.failure or "")] if again else []
         await self._show(course, result, send, others=others)

@@ -8,6 +8,8 @@ Raw ASGI, because the route of a request decides what a proxy costs (design §8)
   requests (``serving.pass_through``).
 """
 
+import asyncio
+
 from proxy.core.outcome import Outcome, Refusal
 from proxy.ports import Headers, Receive, Send
 from proxy.serving.call_ends import Flowing
@@ -17,24 +19,21 @@ from proxy.serving.control_routes import ControlRoutes
 from proxy.serving.cross_origin import CrossOrigin
 from proxy.serving.drain import draining
 from proxy.serving.identity import caller_of, key_refusal
-from proxy.serving.intake import Intake, read_intake
+from proxy.serving.intake import PARSE_INLINE_BYTES_MAX, intake_of, readable
 from proxy.serving.own_routes import OwnRoutes
 from proxy.serving.pass_through import PassThrough
-from proxy.serving.request_ids import in_body, named
+from proxy.serving.request_ids import NAME, in_body, named
 from proxy.serving.response_routes import ResponseRoutes, response_id_of
 from proxy.serving.services import (
     BodyCutOffError,
     BodyTooLargeError,
     Scope,
     Services,
-    announced_bytes,
     read_body,
     send_answer,
     target_of,
 )
 from proxy.wire.answers import Answer, error_shape
-from proxy.wire.call import CallKind
-from proxy.wire.lax import UnreadableCallError
 from proxy.wire.read_call import CALL_ROUTES, call_route
 from proxy.wire.routes import RouteKind, kind_of
 
@@ -58,8 +57,10 @@ class Endpoints:
         kind = kind_of(method, path)
         services = self._services
         headers: Headers = scope["headers"]  # type: ignore[assignment]
-        request_id, given = services.request_ids.of(headers)
-        named_send = NamedSend(send, request_id, self._cross_origin.of(headers), link_in(scope))
+        told = dict(headers)  # of repeated ones the last: who needs them all asks for them
+        request_id, given = services.request_ids.of(headers) if NAME in told else (services.request_ids.made(), False)
+        page = self._cross_origin.of(headers) if b"origin" in told else None
+        named_send = NamedSend(send, request_id, page, link_in(scope))
         if kind is RouteKind.OWN:
             closed = key_refusal(services.policy, headers) if path.startswith("/v1/") else None
             answer = await self._own.answer(path) if closed is None else self._refused_unread(closed, path)
@@ -74,31 +75,39 @@ class Endpoints:
                 if kind is RouteKind.CLOSED:
                     await self._control.serve(renamed(scope, request_id), receive, named_send)
                 else:
-                    flowing = await self._forwarded(scope, receive, named_send, given=given)
+                    announced = int(told.get(b"content-length", 0))
+                    flowing = await self._forwarded(scope, receive, named_send, announced, given=given)
                     if flowing is not None:
                         if named_send.link is not None:
                             named_send.link.forget_request()
-                        del scope, receive, send, headers, named_send  # they would lie here as long as the stream flows
+                        del scope, receive, send, headers, told, named_send  # they would lie here as long as the stream flows
                         await flowing.run()
             except BodyCutOffError:
                 return
             except BodyTooLargeError:
                 await send_answer(named_send, self._refused_unread(self._too_large(), path))
 
-    async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, *, given: bool) -> Flowing | None:
+    async def _forwarded(self, scope: Scope, receive: Receive, send: NamedSend, announced: int, *, given: bool) -> Flowing | None:
         services, path, method = self._services, str(scope["path"]), str(scope["method"])
         arrived_s = services.clock.now_s()
-        body = await read_body(receive, services.policy.limits.body_bytes_max, announced_bytes(scope))
+        body = await read_body(receive, services.policy.limits.body_bytes_max, announced)
         services.body_bytes_held += (held_bytes := len(body))
         try:
             if not given:
                 send.request_id = in_body(body) or send.request_id
-                scope = renamed(scope, send.request_id)
             route = call_route(path) if method == "POST" else None
-            intake = None if route is None else await self._intake(CALL_ROUTES[route], scope, route, body, arrived_s)
-            if intake is not None:
-                del body  # the intake has it, and lets go of it once it is sent
-                return await self._calls.serve(intake, receive, send)
+            if route is not None:
+                kind, read_s = CALL_ROUTES[route], services.clock.now_s()
+                short = len(body) <= PARSE_INLINE_BYTES_MAX
+                call = readable(kind, body) if short else await asyncio.to_thread(readable, kind, body)
+                if call is not None:
+                    headers: Headers = scope["headers"]  # type: ignore[assignment]
+                    headers = list(headers) if given else named(headers, send.request_id)
+                    caller = caller_of(scope)
+                    intake = intake_of(services, call, route, target_of(scope), headers, body, arrived_s, read_s, caller=caller)
+                    del body  # the intake has it, and lets go of it once it is sent
+                    return await self._calls.serve(intake, receive, send)
+            scope = scope if given else renamed(scope, send.request_id)
             response_id = response_id_of(method, path)
             if response_id is not None:
                 await self._responses.serve(response_id, scope, body, receive, send)
@@ -107,16 +116,6 @@ class Endpoints:
             return None
         finally:
             services.body_bytes_held -= held_bytes
-
-    async def _intake(self, kind: CallKind, scope: Scope, route: str, body: bytes, arrived_s: float) -> Intake | None:
-        """A call as far as it is read; None when only the engine can say what is wrong with its body."""
-        headers = list(scope["headers"])  # type: ignore[call-overload]
-        try:
-            return await read_intake(
-                self._services, kind, route, target_of(scope), headers, body, arrived_s, caller=caller_of(scope)
-            )
-        except UnreadableCallError:
-            return None
 
     def _refused_unread(self, refusal: Refusal, path: str) -> Answer:
         self._services.telemetry.refused_unread(refusal)

@@ -8,7 +8,6 @@ A session is what the client says belongs together: ``x-kvgate-session``, vLLM's
 ``user`` field is none: one person's conversations share no more than the index of prefixes sees by itself.
 """
 
-import asyncio
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -19,6 +18,7 @@ from proxy.core.policy_tenants import key_digest
 from proxy.ports import Headers, PromptCount
 from proxy.serving.services import Services
 from proxy.wire.call import Call, CallKind
+from proxy.wire.lax import UnreadableCallError
 from proxy.wire.output_cap import CAP_FIELDS
 from proxy.wire.read_call import read_call
 
@@ -80,24 +80,19 @@ def header_fields(headers: Headers) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
 
 
-async def read_intake(
-    services: Services, kind: CallKind, route: str, target: bytes, headers: Headers, body: bytes, arrived_s: float,
-    *, caller: str | None = None,
-) -> Intake:  # fmt: skip
-    """Read a body; ``caller`` is the client's IP address. Raises UnreadableCallError for one that only the engine can judge."""
-    read_s = services.clock.now_s()
-    if len(body) <= PARSE_INLINE_BYTES_MAX:
-        call = read_call(kind, body)
-    else:
-        call = await asyncio.to_thread(read_call, kind, body)
-    return intake_of(services, call, route, target, headers, body, arrived_s, read_s, caller=caller)
+def readable(kind: CallKind, body: bytes) -> Call | None:
+    """The call in a body; None for one that only the engine can judge."""
+    try:
+        return read_call(kind, body)
+    except UnreadableCallError:
+        return None
 
 
 def intake_of(
     services: Services, call: Call, route: str, target: bytes, headers: Headers, body: bytes, arrived_s: float, read_s: float,
     *, caller: str | None = None,
 ) -> Intake:  # fmt: skip
-    """The intake of a call that was read from ``body``, beginning at ``read_s``."""
+    """The intake of a call that was read from ``body``, beginning at ``read_s``; ``caller`` is the client's IP address."""
     fields = header_fields(headers)
     policy = services.policy
     model = call.model or _default_model(services)

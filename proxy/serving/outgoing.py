@@ -12,6 +12,9 @@ from proxy.wire.engine_priority import asked_priority, with_priority
 from proxy.wire.openai import inject_usage
 from proxy.wire.output_cap import with_output_cap
 
+_DROPPED, _NOTHING = frozenset({b"accept-encoding"}), frozenset[bytes]()  # a compressed stream cannot be looked at
+_COMPLETED = (b"x-kvgate-outcome", Outcome.COMPLETED.encode())
+
 
 def relay_request(services: Services, course: Course, replica: str, *, asks_usage: bool) -> RelayRequest:
     """The request as ``replica`` gets it. ``asks_usage``: the stream is asked for its usage, which is taken out again."""
@@ -19,12 +22,13 @@ def relay_request(services: Services, course: Course, replica: str, *, asks_usag
     cap = course.degraded_to
     body = intake.body if cap is None else with_output_cap(intake.body, intake.call.kind, cap)
     body = inject_usage(body, intake.call) if asks_usage else body
-    dropped = frozenset({b"accept-encoding"}) if asks_usage else frozenset[bytes]()
+    dropped = _DROPPED if asks_usage else _NOTHING
     headers = pinned(services.upstream_headers(replica, intake.headers, dropped=dropped), replica, intake.route)
-    asked = asked_priority(intake.headers, intake.call.priority)
-    priority = services.policy.tenants.policy_of(intake.tenant).engine_priority(asked)
-    if priority != asked:
-        headers, body = with_priority(headers, body, intake.call.priority, priority)
+    limits = services.policy.tenants.policy_of(intake.tenant)
+    if limits.engine_priority_min is not None or limits.engine_priority_max is not None:
+        asked = asked_priority(intake.headers, intake.call.priority)
+        if (priority := limits.engine_priority(asked)) != asked:
+            headers, body = with_priority(headers, body, intake.call.priority, priority)
     if course.trace is not None:
         headers = course.trace.sent(replica, headers)
     return RelayRequest(services.watcher_of(replica).policy.url, b"POST", intake.target, headers, body, repeatable=True)
@@ -36,10 +40,6 @@ def answer_headers(services: Services, course: Course) -> Headers | None:
         return None
     waited_s = course.admission.waited_s if course.admission is not None else 0.0
     otherwise = [] if course.fallback is None else [(b"x-kvgate-fallback", course.fallback.encode())]
-    if course.degraded_to is not None:
-        otherwise.append((b"x-kvgate-degraded", b"max_tokens=%d" % course.degraded_to))
-    return [
-        *otherwise,
-        (b"x-kvgate-outcome", Outcome.COMPLETED.encode()),
-        *way_headers(waited_s, course.replica),
-    ]
+    if (cap := course.degraded_to) is not None:
+        otherwise.append((b"x-kvgate-degraded", b"max_tokens=%d" % cap))
+    return [*otherwise, _COMPLETED, *way_headers(waited_s, course.replica)]

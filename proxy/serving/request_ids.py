@@ -49,7 +49,11 @@ class RequestIds:
         given = [value for name, value in headers if name == NAME]
         if len(given) == 1 and _SANE.fullmatch(given[0]):
             return given[0], True
-        return b"%b%x" % (self._prefix, next(self._numbers)), False
+        return self.made(), False
+
+    def made(self) -> bytes:
+        """One that nobody had."""
+        return b"%b%x" % (self._prefix, next(self._numbers))
 
 
 def in_body(body: bytes) -> bytes | None:
@@ -65,4 +69,6 @@ def in_body(body: bytes) -> bytes | None:
 
 def named(headers: Headers, request_id: bytes) -> Headers:
     """The headers with this id in place of any other."""
-    return [*(field for field in headers if field[0] != NAME), (NAME, request_id)]
+    others = [field for field in headers if field[0] != NAME]
+    others.append((NAME, request_id))
+    return others

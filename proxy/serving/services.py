@@ -122,6 +122,8 @@ class Services:
         A key that opened the door here (``auth: require``) goes no further.
         """
         own = self.credentials[server_of(replica)]
+        if not own and not dropped and self.policy.auth is Auth.PASS:
+            return headers
         gone = dropped | {name for name, _ in own}
         if self.policy.auth is Auth.REQUIRE:
             gone |= frozenset(KEY_FIELDS)
@@ -156,7 +158,7 @@ class BodyCutOffError(Exception):
 def announced_bytes(scope: Scope) -> int:
     """The body's length as the head tells it; 0 where it does not."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]  # type: ignore[assignment]
-    return next((int(value) for name, value in headers if name == b"content-length"), 0)
+    return int(dict(headers).get(b"content-length", 0))
 
 
 async def read_body(receive: Receive, bytes_max: int, announced: int = 0) -> bytes:

@@ -1,6 +1,5 @@
 """``kvgate explain`` says of a request what serving makes of it: class, tenant and longest wait, whatever the policy and the request."""
 
-import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +14,7 @@ from proxy.core.demand import PromptPart
 from proxy.core.policy_classes import Saturated
 from proxy.core.policy_tenants import NOBODY
 from proxy.ports import CountSource, PromptCount
-from proxy.serving.intake import read_intake, sized
+from proxy.serving.intake import intake_of, sized
 from proxy.serving.services import Services
 from proxy.wire.call import CallKind
 from proxy.wire.read_call import read_call
@@ -90,7 +89,7 @@ def test_what_is_explained_is_what_is_served(
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}]} | fields).encode()
     services = cast("Services", SimpleNamespace(policy=policy, watchers={}, clock=FakeClock()))
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    intake = asyncio.run(read_intake(services, CallKind.CHAT, CHAT, CHAT.encode(), raw, body, 0.0, caller=caller))
+    intake = intake_of(services, read_call(CallKind.CHAT, body), CHAT, CHAT.encode(), raw, body, 0.0, 0.0, caller=caller)
     intake = sized(services, intake, PromptCount((PromptPart(tokens),), CountSource.EXACT))
     asked = Asked(CHAT, headers, read_call(CallKind.CHAT, body), caller, tokens)
     told = explain(policy, asked, written(text), DEFAULT)
