@@ -79,8 +79,15 @@ class LocalCounter:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of segments remembered."""
-        return self._source.encoder.cache_bytes
+        """Bytes of segments and words remembered."""
+        encoder = self._source.encoder
+        return encoder.cache_bytes + (0 if encoder.words is None else encoder.words.cache_bytes)
+
+    @property
+    def cost_ratio(self) -> float:
+        """What counting costs now, of what encoding every word costs."""
+        words = self._source.encoder.words
+        return 1.0 if words is None else words.cost_ratio
 
     def can_count(self, call: Call) -> bool:
         """Whether an exact count is possible here at all."""

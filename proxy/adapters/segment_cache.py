@@ -5,7 +5,8 @@ Special tokens are split off before anything else looks at the text, so each str
 
 This holds where no normalizer or pre-tokenizer looks across a segment's edge (byte-level BPE); where it does (a prefix space put at
 the start of the text), it does not. ``SegmentEncoder`` proves it at start on probe texts, by comparing with the text encoded whole,
-and encodes whole ever after where it fails. As well it looks whether bytes bound tokens from above (``bytes_bound``).
+and encodes whole ever after where it fails. As well it looks whether bytes bound tokens from above (``bytes_bound``). A segment that is
+new is encoded by its words (``adapters.word_cache``), where that is proven too.
 """
 
 import re
@@ -16,7 +17,8 @@ from itertools import islice
 
 from tokenizers import Tokenizer
 
-from proxy.adapters.fast_encoder import Encode, fast_encoder
+from proxy.adapters.fast_encoder import Encode, fast_encoder, vocabulary_texts
+from proxy.adapters.word_cache import TEXT_CHARS_MAX, WordEncoder, splits_words
 
 ID_BYTES = array("I").itemsize
 # What a remembered segment costs beside its characters and ids: dict slot, list links, two object headers.
@@ -54,8 +56,10 @@ class SegmentEncoder:
         self._lock = threading.Lock()
         self._special_ids, self._cut = _plain_specials(tokenizer)
         self._fast: Encode | None = None
+        self.words: WordEncoder | None = None  # not by words
         self.bytes_bound = self._is_bounded()
         self.splits = cache_bytes_max > 0 and self._cut is not None and self._proves()
+        self.words = self._word_encoder() if self.splits else None
         self._fast = fast_encoder(tokenizer, [*EXPANDING, *self._probes()])
 
     @property
@@ -87,12 +91,18 @@ class SegmentEncoder:
                 else:
                     missing.setdefault(piece, []).append(index)
         if missing:
-            encoded = self._encode_all(list(missing))
+            encoded = self._encode_new(list(missing))
             for ids, places in zip(encoded, missing.values(), strict=True):
                 for index in places:
                     found[index] = ids
             self._remember(dict(zip(missing, encoded, strict=True)))
         return b"".join(ids for ids in found if ids is not None)
+
+    def _encode_new(self, texts: list[str]) -> list[bytes]:
+        words = self.words
+        if words is None or max(map(len, texts)) > TEXT_CHARS_MAX:
+            return self._encode_all(texts)
+        return list(map(words.encode, texts))
 
     def _encode_all(self, texts: list[str]) -> list[bytes]:
         if self._fast is not None:
@@ -129,6 +139,19 @@ class SegmentEncoder:
             self._cache.clear()
             self._cache_bytes = 0
         return same
+
+    def _word_encoder(self) -> WordEncoder | None:
+        """One that was shown to give the ids of the whole, on the probes and on the tokenizer's own vocabulary."""
+        if self._cut is None or not splits_words(self._tokenizer):
+            return None
+        texts = [
+            piece for text in (*PROBES, *EXPANDING, *vocabulary_texts(self._tokenizer)) for piece in self._cut.split(text)[::2]
+        ]
+        words = WordEncoder(self._encode_all)
+        if list(map(words.encode, texts)) != self._encode_all(texts):
+            return None
+        words.forget()
+        return words
 
     def _probes(self) -> list[str]:
         """The probes, alone and around special tokens."""

@@ -215,6 +215,7 @@ class GatedEncoder:
 
     cache_bytes = 0
     fast = False
+    words = None
 
     def __init__(self) -> None:
         self.gate = threading.Event()
