@@ -18,6 +18,7 @@ ALLOWED_REDIS = (
 )
 _SCHEME = re.compile(r"(redis|rediss)(?:\+(sentinel|cluster))?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # a pool's name stands in keys, between braces
+_PARTS = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?")  # RFC 3986, appendix B
 _FORBIDDEN = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
@@ -63,27 +64,29 @@ def store_address(text: str) -> StoreAddress:
     """Read an address. Raises RedisUrlError, whose message never holds a part of it."""
     if _FORBIDDEN.search(text):
         raise RedisUrlError("an address has no spaces or control characters")
-    try:
-        parts = urlsplit(text)
-    except ValueError as error:
-        raise RedisUrlError("it is no address") from error
-    if parts.fragment or text.endswith("#"):
+    match = _PARTS.fullmatch(
+        text
+    )  # not by ``urlsplit``: newer Pythons' wants no bracket behind a comma, which a second host may have
+    if match is None:
+        raise RedisUrlError("it is no address")
+    scheme_text, netloc, path, query, fragment = (part or "" for part in match.groups())
+    if fragment or text.endswith("#"):
         raise RedisUrlError("a # in a password is written %23")
-    options = _options(parts.query)
-    if parts.scheme == "unix":
-        username, password, rest = _credentials(parts.netloc)
-        if rest or len(parts.path) < 2:
+    options = _options(query)
+    if scheme_text.lower() == "unix":
+        username, password, rest = _credentials(netloc)
+        if rest or len(path) < 2:
             raise RedisUrlError("a socket is named by its whole path: three slashes")
         if "ca" in options:
             raise RedisUrlError("a socket has no TLS")
         return StoreAddress(
-            StoreKind.SOCKET, (), unquote(parts.path), "", _database(options.get("db", "")), username, password,
+            StoreKind.SOCKET, (), unquote(path), "", _database(options.get("db", "")), username, password,
             pool=options.get("pool", POOL),
         )  # fmt: skip
-    scheme = _SCHEME.fullmatch(parts.scheme)
+    scheme = _SCHEME.fullmatch(scheme_text)
     if scheme is None:
         raise RedisUrlError("the scheme says how the store is spoken to, and it is none of these")
-    return _networked(parts.netloc, parts.path.strip("/"), scheme, options)
+    return _networked(netloc, path.strip("/"), scheme, options)
 
 
 def _networked(netloc: str, path: str, scheme: re.Match[str], options: dict[str, str]) -> StoreAddress:
