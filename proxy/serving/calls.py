@@ -4,7 +4,6 @@ Down once, up once. The one guarded place (``serving.guard``) stands between: a 
 under the static cap. What the engine itself must judge (a body we cannot read) is forwarded without a place: it holds no KV.
 """
 
-import asyncio
 from dataclasses import replace
 
 from proxy.core.demand import Demand
@@ -124,8 +123,6 @@ class Calls:
         course.admission = admission
         try:
             await self._relay(course, admission, place, receive, send)
-            if course.flowing is None:
-                await asyncio.sleep(0)  # the answer leaves at the end of this turn of the loop: account for it in the next
         finally:
             if course.flowing is None:
                 self._ends.left(course, admission, place)
