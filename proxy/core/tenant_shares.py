@@ -3,7 +3,7 @@
 Decides, over the replicas of the request's model with ``U`` usable blocks, ``F`` of them forecast to be held at the peak, ``h_i`` by
 tenant ``i``, and ``p`` the forecast peak of the request, of tenant ``i`` with ceiling ``c_i`` and floor ``f_i``:
 
-    ceiling   h_i + p <= c_i * U / N                   or nothing of the tenant is there
+    ceiling   h_i + p <= c_i * U / N                   or nothing of the tenant is there, or it has none: c_i = 1
     floor     F + p <= U - sum over j != i of max(0, f_j * U - h_j)
               or  h_i + p <= f_i * U                   or nothing at all is there
     room      what ``core.tenant_room`` keeps for the others, while one asks for much
@@ -150,7 +150,7 @@ class TenantShares:
         model, usable = demand.length_class.model, sum(book.spec.usable_blocks for book in books)
         policy = self.tenants.policy_of(tenant)
         held, peak = self.held_now(tenant, model, books), self._peak_blocks(entry, books[0], now_s)
-        if held > 0.0 and held + peak > policy.kv_share_max * usable / self.proxies + SLACK:
+        if policy.kv_share_max < 1.0 and held > 0.0 and held + peak > policy.kv_share_max * usable / self.proxies + SLACK:
             return CEILING
         floors = [one for one in self.tenants.floors if one.name != tenant]
         kept = sum(max(0.0, one.kv_share_min * usable - self.held_now(one.name, model, books)) for one in floors)

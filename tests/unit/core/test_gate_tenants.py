@@ -158,6 +158,14 @@ def test_with_other_proxies_each_keeps_to_its_part_of_the_ceiling() -> None:
     assert run(gate, "a1", 0.5) == []
 
 
+def test_a_tenant_without_a_ceiling_has_the_whole_pool_beside_other_proxies() -> None:
+    gate = gate_of(TenantPolicy("a", kv_share_max=0.5))
+    gate.shares.proxies = 4
+    assert run(gate, "b0", 0.0, tenant="b") == ["b0"]
+    assert run(gate, "b1", 0.5, tenant="b") == ["b1"], "a quarter of the pool each, of which it is said to have a quarter alone"
+    assert run(gate, "b2", 1.0, tenant="b") == ["b2"]
+
+
 def test_what_another_proxy_heard_of_a_rate_counts_here() -> None:
     here, there = (gate_of(TenantPolicy("a", tokens_per_min=60.0 * 80.0, burst_s=10.0)) for _ in range(2))
     here.share(), there.share()
