@@ -146,9 +146,9 @@ async def test_a_sweep_that_is_stopped_leaves_no_engine(tmp_path: Path) -> None:
         async for line in process.stderr:
             if b"completed" in line:
                 break
-        started = await children_of(process.pid)
+        started = children_of(process.pid)
         assert len(started) == 1
         process.send_signal(signal.SIGTERM)
         await process.communicate()
     assert process.returncode == 143
-    assert await alive(started) == set()
+    assert alive(started) == set()
