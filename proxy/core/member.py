@@ -160,13 +160,13 @@ class Member(MemberParts):
     def failed(self, call: StoreCall, *, asked_s: float, now_s: float) -> list[Event]:
         """A call failed or timed out. Returns what the gate is to be told."""
         self._begin(now_s)
+        if isinstance(call, CallAdvance):
+            self.advances.answered(call.ask.replica, asked_s, now_s, granted=False)
         if self.touch.failed(asked_s):
             self._written.clear()
             self.advances.lose()
             self.several.lost(self.proxies, now_s)
         self._asking.discard((type(call), call.key))
-        if isinstance(call, CallAdvance):
-            self.advances.answered(call.ask.replica, asked_s, now_s, granted=False)
         return self._unsettled(call, now_s) if isinstance(call, CallReserve) else []
 
     # ---- reservations

@@ -250,3 +250,17 @@ def test_replicas_that_went_leave_nothing_here() -> None:
     side.beats(BEGAN_S, 10)
     busy(side, BEGAN_S + 1.0, count=3)
     assert set(side.member.advances._by_replica) == set(side.member.advances._amounts) == {"r1"}
+
+
+def test_an_advance_whose_time_out_shows_that_the_store_is_gone_is_counted_as_well() -> None:
+    side = side_of(SharedLedger())
+    busy(side, count=1)
+    arrive(side, "two", BEGAN_S)
+    (two,) = side.member.take_calls()
+    assert isinstance(two, CallReserve)
+    reply, store_s = side.ledger.reserve(two.ask, BEGAN_S + STORE_AHEAD_S), BEGAN_S + STORE_AHEAD_S
+    side.member.answered(two, reply, store_s=store_s, asked_s=BEGAN_S, now_s=BEGAN_S)
+    (advance,) = side.member.take_calls()
+    side.member.failed(advance, asked_s=BEGAN_S + 0.1, now_s=BEGAN_S + 0.2)
+    assert not side.member.touch.sharing
+    assert side.member.advances.refused_total == 1
