@@ -44,6 +44,24 @@ class Onlooker(Protocol):
         ...
 
 
+def answer(ledger: SharedLedger, call: StoreCall, store_s: float) -> StoreReply:
+    """What a ledger makes of a call, at ``store_s`` of its clock."""
+    match call:
+        case CallReserve(ask) | CallAdvance(ask):
+            return ledger.reserve(ask, store_s)
+        case CallRewrite(ask):
+            return ledger.rewrite(ask, store_s)
+        case CallPublish(record, ends, scrape_lease_s):
+            return ledger.publish(record, ends, scrape_lease_s, store_s)
+        case CallHeads(proxy, replica, heads):
+            ledger.set_heads(proxy, replica, heads, store_s)
+            return None
+        case CallRegister(proxy):
+            return ledger.register(proxy, store_s)
+        case _:
+            assert_never(call)
+
+
 class SharedStore:
     """The store of one world: the ledger, what is exchanged besides, and who listens."""
 
@@ -75,22 +93,8 @@ class SharedStore:
         return name, link
 
     def answer(self, call: StoreCall, store_s: float) -> StoreReply:
-        """What the ledger makes of a call."""
-        reply: StoreReply
-        match call:
-            case CallReserve(ask) | CallAdvance(ask):
-                reply = self.ledger.reserve(ask, store_s)
-            case CallRewrite(ask):
-                reply = self.ledger.rewrite(ask, store_s)
-            case CallPublish(record, ends, scrape_lease_s):
-                reply = self.ledger.publish(record, ends, scrape_lease_s, store_s)
-            case CallHeads(proxy, replica, heads):
-                reply = None
-                self.ledger.set_heads(proxy, replica, heads, store_s)
-            case CallRegister(proxy):
-                reply = self.ledger.register(proxy, store_s)
-            case _:
-                assert_never(call)
+        """What the ledger makes of a call; whoever looks on and whoever is offered room is told."""
+        reply = answer(self.ledger, call, store_s)
         for onlooker in self.onlookers:
             onlooker.done(call, reply)
         self._push_offers()

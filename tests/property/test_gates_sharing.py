@@ -33,16 +33,8 @@ from proxy.core.outcome import Outcome
 from proxy.core.risk import Risk, peak_of
 from proxy.core.shared import Answer, Load, Record, ReserveReply, curves_of, row_of
 from proxy.core.shared_ledger import SharedLedger
-from proxy.core.store_calls import (
-    CallAdvance,
-    CallHeads,
-    CallPublish,
-    CallRegister,
-    CallReserve,
-    CallRewrite,
-    StoreCall,
-    StoreReply,
-)
+from proxy.core.store_calls import CallReserve, StoreCall, StoreReply
+from proxy.sim.shared_store import answer
 from tests.support.builders import demand, engine_sample, policy, scrape, spec
 
 CONTEXT_TOKENS = 960
@@ -127,24 +119,11 @@ class SharingMachine(RuleBasedStateMachine):
 
     def carry(self, proxy: Proxy, index: int) -> None:
         call, asked_s = proxy.out.pop(index)
-        reply: StoreReply
-        match call:
-            case CallReserve(ask, _, lease):
-                reply = self.ledger.reserve(ask, self.store_s)
-                if reply.answer is Answer.GRANTED and lease.lease_id in proxy.open:
-                    proxy.committed.add(lease.lease_id)
-                    self.judge()
-            case CallAdvance(ask):
-                reply = self.ledger.reserve(ask, self.store_s)
-            case CallRewrite(ask, _):
-                reply = self.ledger.rewrite(ask, self.store_s)
-            case CallPublish(record, ends, lease_s):
-                reply = self.ledger.publish(record, ends, lease_s, self.store_s)
-            case CallHeads(name, replica, heads):
-                reply = None
-                self.ledger.set_heads(name, replica, heads, self.store_s)
-            case CallRegister(name):
-                reply = self.ledger.register(name, self.store_s)
+        reply = answer(self.ledger, call, self.store_s)
+        granted = isinstance(reply, ReserveReply) and reply.answer is Answer.GRANTED
+        if granted and isinstance(call, CallReserve) and call.lease.lease_id in proxy.open:
+            proxy.committed.add(call.lease.lease_id)
+            self.judge()
         proxy.back.append((call, reply, asked_s, self.store_s))
 
     def hear(self, proxy: Proxy, index: int) -> None:

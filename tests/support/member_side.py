@@ -10,16 +10,8 @@ from proxy.core.policy import Policy
 from proxy.core.replica import ReplicaSpec
 from proxy.core.shared import Load, Rank, row_of
 from proxy.core.shared_ledger import SharedLedger
-from proxy.core.store_calls import (
-    CallAdvance,
-    CallHeads,
-    CallPublish,
-    CallRegister,
-    CallReserve,
-    CallRewrite,
-    StoreCall,
-    StoreReply,
-)  # fmt: skip
+from proxy.core.store_calls import StoreCall, StoreReply
+from proxy.sim.shared_store import answer
 from tests.support.builders import demand
 
 POLICY = Policy()
@@ -46,18 +38,7 @@ class Side:
         self.gate.handle(ReplicaFound(self.spec), 0.0)
 
     def answer(self, call: StoreCall, store_s: float) -> StoreReply:
-        match call:
-            case CallReserve(ask) | CallAdvance(ask):
-                return self.ledger.reserve(ask, store_s)
-            case CallRewrite(ask):
-                return self.ledger.rewrite(ask, store_s)
-            case CallPublish(record, ends, lease_s):
-                return self.ledger.publish(record, ends, lease_s, store_s)
-            case CallHeads(proxy, replica, heads):
-                self.ledger.set_heads(proxy, replica, heads, store_s)
-                return None
-            case CallRegister(proxy):
-                return self.ledger.register(proxy, store_s)
+        return answer(self.ledger, call, store_s)
 
     def carry(self, now_s: float) -> list[Event]:
         told: list[Event] = []
