@@ -39,6 +39,7 @@ import uvloop
 import proxy
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from tests.bench.relay_load import load, run_engine
+from tests.support.processes import descendants_of
 
 HERE = Path(__file__).parent
 NOTES = "## Notes"
@@ -81,12 +82,7 @@ LOADS = {
 
 def family(pid: int) -> list[int]:
     """A process and its descendants."""
-    found = [pid]
-    with suppress(FileNotFoundError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += family(int(child))
-    return found
+    return [pid, *descendants_of(pid)]
 
 
 def cpu_s(pids: list[int]) -> float:

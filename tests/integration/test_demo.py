@@ -6,14 +6,12 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from proxy.adapters.upstream import HttpUpstream
 from proxy.bench.processes import ProgramError, Programs, free_ports, until_ready
+from tests.support.processes import alive, children_of
 
 RUN_KEYS = {
     "completed", "failed", "shed", "preemptions", "tokens_per_s", "ttft_s_p50", "ttft_s_p99", "tpot_ms_p99", "elapsed_s",
@@ -31,24 +29,6 @@ async def demo(*words: str) -> asyncio.subprocess.Process:
         sys.executable, "-m", "proxy", "demo", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         preexec_fn=hear_interrupts,
     )  # fmt: skip
-
-
-def processes() -> Iterator[tuple[int, int, str]]:
-    """Id, parent and state of every process: from /proc, since a bare system has no ``ps``."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended meanwhile
-            state, parent = path.read_text("latin-1").rpartition(")")[2].split()[:2]
-            yield int(path.parent.name), int(parent), state
-
-
-def children_of(pid: int) -> set[int]:
-    """Process ids whose parent it is now."""
-    return {child for child, parent, _ in processes() if parent == pid}
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Those of the ids that still run; a zombie does not."""
-    return {pid for pid, _, state in processes() if state != "Z"} & pids
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import descendants_of
+
 ROOT = Path(__file__).parents[2]
 HOME = Path(os.environ.get("KVGATE_VLLM_HOME") or ROOT / ".kvgate" / "vllm")
 BLOCK_SIZE = 32
@@ -111,17 +113,11 @@ def let_the_server_go_first(server: VllmServer) -> None:
     Each step is shown then, and requests arrive in good time. How the engine decides does not depend on when it is given the processor.
     """
     (process,) = [process for process, running in RUNNING.values() if running == server]
-    engines = [pid for pid in children(process.pid) if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    engines = [pid for pid in descendants_of(process.pid) if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert engines, "no process of vLLM's is called EngineCore"
     for pid in engines:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(thread.name), NICE_MAX)
-
-
-def children(pid: int) -> list[int]:
-    """Return all processes below this one."""
-    below = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
-    return below + [grandchild for child in below for grandchild in children(child)]
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -21,7 +21,7 @@ from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 from proxy.sim.step_time import StepTimeModel
 from tests.integration.mock_harness import RunningMock, running, settings
 from tests.integration.serving.harness import proxying
-from tests.integration.test_demo import alive, children_of
+from tests.support.processes import alive, children_of
 
 pytestmark = pytest.mark.slow  # real loads for seconds each; what is made of them is in tests/unit/bench
 
