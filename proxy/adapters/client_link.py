@@ -15,9 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from proxy.ports import Headers
 
 _NO_BODY = frozenset({204, 304})
-_SCOPES: dict[
-    str, Any
-] = {}  # what uvicorn's ``send`` asks of a request whose answer has begun, by its method, of which llhttp knows 35
+# What uvicorn's ``send`` asks of a request whose answer has begun, by its method, of which llhttp knows 35.
+_SCOPES: dict[str, Any] = {}
 _NO_BYTES = bytearray()  # of all requests that were read
 
 

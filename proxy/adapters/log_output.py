@@ -87,9 +87,8 @@ class LogOutput(logging.StreamHandler[TextIO]):
         try:
             packed = _encode(line)
             text = packed.decode()
-            if (
-                not (packed.isascii() and b"\x7f" not in packed) and not text.isprintable()
-            ):  # below a blank JSON escapes everything
+            plain = packed.isascii() and b"\x7f" not in packed  # below a blank JSON escapes everything
+            if not plain and not text.isprintable():
                 text = _json(None, "", fields_of_line(line))
         except UnicodeEncodeError:
             text = _json(None, "", fields_of_line(line))

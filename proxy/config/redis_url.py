@@ -64,9 +64,8 @@ def store_address(text: str) -> StoreAddress:
     """Read an address. Raises RedisUrlError, whose message never holds a part of it."""
     if _FORBIDDEN.search(text):
         raise RedisUrlError("an address has no spaces or control characters")
-    match = _PARTS.fullmatch(
-        text
-    )  # not by ``urlsplit``: newer Pythons' wants no bracket behind a comma, which a second host may have
+    # Not by ``urlsplit``: newer Pythons' wants no bracket behind a comma, which a second host may have.
+    match = _PARTS.fullmatch(text)
     if match is None:
         raise RedisUrlError("it is no address")
     scheme_text, netloc, path, query, fragment = (part or "" for part in match.groups())

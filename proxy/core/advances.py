@@ -19,9 +19,8 @@ class Advances:
     """Of one gate. ``ratio`` is the share of a pool that all proxies may take ahead together; 0: none."""
 
     def __init__(self, gate: Gate, several: Several, ratio: float) -> None:
-        self.granted_total = self.refused_total = (
-            0  # requests that went by one; advances that the store refused, or did not answer
-        )
+        self.granted_total = 0  # requests that went by one
+        self.refused_total = 0  # advances that the store refused, or did not answer
         self._gate = gate
         self._several = several
         self._ratio = ratio
@@ -49,6 +48,10 @@ class Advances:
                 self._amounts.pop(gone, None)
         return book, found
 
+    def _is_free(self, book: SharedBook, advance: Advance, now_s: float) -> bool:
+        """Whether the replica is roomy, nobody waits here, and the engine is that which the advance was taken for."""
+        return not len(self._gate.queue) and advance.life == book.life and book.is_roomy(now_s)
+
     def admits(self, effect: Reserve, now_s: float, *, usable: bool) -> bool:
         """Whether a request goes by what was taken ahead, where that may be used."""
         replica, row = effect.lease.replica, effect.row
@@ -57,13 +60,7 @@ class Advances:
             return False
         amounts = self._amounts[replica] = amounts_of(row)
         advance.see(amounts, now_s)
-        if (
-            not usable
-            or len(self._gate.queue)
-            or advance.life != book.life
-            or not book.is_roomy(now_s)
-            or not advance.take(amounts, now_s)
-        ):
+        if not usable or not self._is_free(book, advance, now_s) or not advance.take(amounts, now_s):
             return False
         self.granted_total += 1
         return True
@@ -72,9 +69,7 @@ class Advances:
         """The row to ask the store for now, as the call of that number, after a request there was granted; None for nothing."""
         book, advance = self._book_of(replica, now_s)
         amounts = self._amounts.get(replica)
-        if book is None or advance is None or amounts is None or len(self._gate.queue) or advance.life != book.life:
-            return None
-        if not book.is_roomy(now_s):
+        if book is None or advance is None or amounts is None or not self._is_free(book, advance, now_s):
             return None
         blocks_max = self._ratio * book.book.spec.usable_blocks / proxies
         wanted = advance.wants(amounts, blocks_max, book.book.feedback.z, now_s)

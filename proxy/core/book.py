@@ -146,10 +146,8 @@ class Book(Measurement):
     def verdict(self, demand: Demand, now_s: float, cache: CurveCache | None = None) -> Verdict:
         """Whether ``demand`` fits now. ``cache`` is the waiting request's own."""
         cap = self.output_tokens_max(demand)
-        curves, usable = (
-            self.ledger.demand_curves(demand, cap, cache, ahead_steps=self.ahead_steps(now_s)),
-            self.spec.usable_blocks,
-        )
+        curves = self.ledger.demand_curves(demand, cap, cache, ahead_steps=self.ahead_steps(now_s))
+        usable = self.spec.usable_blocks
         headroom = (usable - self.peak_blocks(curves, now_s)) / max(1, usable)
         return Verdict(self.binding(demand, headroom, now_s), headroom, curves)
 
