@@ -25,9 +25,9 @@ FORGETS = 0.02  # how much of what share was missing the next text replaces
 FOUND_COST = 1 / 6  # finding a piece, of what it costs to encode it: 50 of 340 us for 2 KB of Qwen3's
 _WORD_BYTES = 150  # dict slot, string and ids of a short word
 
-# As little as ends with an ASCII letter before what is no letter, nor may be part of what came; or the rest.
-_OTHER, _LETTER = r"[\x00-&(-@\[-`{-\x7f]", r"[A-Za-z'\x80-\U0010ffff]"
-_PIECES = re.compile(rf"(?:{_OTHER}*+{_LETTER}++(?<![A-Za-z]))*+{_OTHER}*+{_LETTER}*+")
+# As little as ends with an ASCII letter before what is no letter, nor may be part of what came; or the rest. Without possessive
+# quantifiers: with those Python 3.11.2, which Debian 12 has, takes two words for one.
+_PIECES = re.compile(r"[^A-Za-z]*[A-Za-z]+(?:['\x80-\U0010ffff][^A-Za-z]*[A-Za-z]+)*(?=[\x00-&(-@\[-`{-\x7f]|\Z)|.+", re.DOTALL)
 _BETWEEN = [char for char in map(chr, range(128)) if char not in ascii_letters and char != "'"]
 _AROUND = ("", " ", "\n", "7", "\u00e9s")
 _LETTERS = ("am", "zS", "Qd", "EV")  # in both cases, before each other
@@ -60,7 +60,6 @@ class WordEncoder:
     def encode(self, text: str) -> bytes:
         """Ids of ``text``, packed."""
         pieces = _PIECES.findall(text)
-        del pieces[-1]  # behind the text, and empty
         found = list(map(self._new.get, pieces))
         missing_chars = 0
         if None in found:
