@@ -138,6 +138,7 @@ async def _serve(
             await services.counter.aclose()
             await services.replicas.aclose()
             await services.upstream.aclose()
+            services.ended.tell()
             if services.tracing is not None:
                 await asyncio.to_thread(services.tracing.close)
             if store is not None:

@@ -11,9 +11,11 @@ from math import isfinite
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.serving.admin_live import live_routes
 from proxy.serving.admin_overrides import OverrideRoutes, overrides_state, response_of
@@ -22,6 +24,7 @@ from proxy.serving.admin_record import record_routes
 from proxy.serving.admin_report import report_routes
 from proxy.serving.admin_requests import request_routes
 from proxy.serving.admin_snapshot import snapshot_routes
+from proxy.serving.ended import Ended
 from proxy.serving.endpoints import Endpoints
 from proxy.serving.exposition import exposition
 from proxy.serving.plain_json import PlainJson
@@ -92,8 +95,21 @@ def admin_app(services: Services, endpoints: Endpoints) -> Starlette:
             *live_routes(services),
             *request_routes(services),
             *snapshot_routes(services),
-        ]
+        ],
+        middleware=[Middleware(_UpToDate, services.ended)],
     )
+
+
+class _UpToDate:
+    """The application, which shows all that ended until it is asked."""
+
+    def __init__(self, app: ASGIApp, ended: Ended) -> None:
+        self._app = app
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._ended.tell()
+        await self._app(scope, receive, send)
 
 
 def _finite(value: Any) -> Any:

@@ -53,7 +53,7 @@ class CallEnds:
         services = self._services
         services.decisions.left(course)
         services.uncounted.ended(course.counted)
-        services.finished(record := course.record(services.clock.now_s()))
+        services.ended.add(record := course.record(services.clock.now_s()))
         if course.trace is not None:
             course.trace.ended(record)
 

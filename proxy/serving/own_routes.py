@@ -34,6 +34,7 @@ class OwnRoutes:
     async def answer(self, path: str) -> Answer:
         """The answer to one of the paths."""
         if path == "/metrics":
+            self.services.ended.tell()
             return await exposition(self.services.telemetry, self.services.clock, self.services.workers)
         answers: dict[str, Callable[[], Answer]] = {
             "/health": self.health,

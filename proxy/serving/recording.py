@@ -58,6 +58,7 @@ class Tap:
         """The recording, line by line, until its time is over and what arrived in it has ended."""
         keepers, clock = self._services.keepers, self._services.clock
         before = {name: book.feedback.preemptions_total for name, book in self._books().items()}
+        self._services.ended.tell()  # those before it are not its own
         keepers.append(self.keep)
         self._services.uncounted.exact_for += 1  # lengths and blocks are what a recording is for
         try:
@@ -69,6 +70,7 @@ class Tap:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):
                         await self._more.wait()
+            self._services.ended.tell()
             while self._lines:
                 yield self._lines.popleft()
             yield _line(RecordingEnd(self._requests, self._engines(before), self._dropped))

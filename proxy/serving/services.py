@@ -17,6 +17,7 @@ from proxy.serving.decisions import Decisions
 from proxy.serving.discovery import Discoverer
 from proxy.serving.dispatcher import Dispatcher
 from proxy.serving.drain import Drain
+from proxy.serving.ended import Ended
 from proxy.serving.exchange import Exchange
 from proxy.serving.guard import Guard, StaticCap
 from proxy.serving.history import History
@@ -77,17 +78,19 @@ class Services:
     exchange: Exchange | None = None  # with the other proxies; None: there are none
     workers: WorkerTexts | None = None  # None: there is one process
     uncounted: Uncounted = field(init=False)
+    ended: Ended = field(init=False)
 
     def __post_init__(self) -> None:
         self.uncounted = Uncounted(self.dispatcher.gate, self.counter, self.clock)
+        self.ended = Ended(self._told)
 
     @property
     def brief(self) -> bool:
         """Whether refusals hide their numbers."""
         return self.policy.error_detail is ErrorDetail.BRIEF
 
-    def finished(self, record: RequestRecord) -> None:
-        """One request ended: tell everybody who keeps account."""
+    def _told(self, record: RequestRecord) -> None:
+        """Tell everybody who keeps account of a request that ended."""
         self.telemetry.request_finished(record)
         for keep in self.keepers:
             keep(record)

@@ -141,7 +141,13 @@ class RunningProxy:
     services: Services
     endpoints: Endpoints
     wire: Wire
-    records: list[RequestRecord] = field(default_factory=list)
+    told: list[RequestRecord] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        """Of all requests that ended until now."""
+        self.services.ended.tell()
+        return self.told
 
     @property
     def base_url(self) -> str:
@@ -160,6 +166,7 @@ class RunningProxy:
 
     @property
     def metrics(self) -> str:
+        self.services.ended.tell()
         return b"".join(self.services.telemetry.exposition_parts()).decode()
 
     def metric(self, series: str) -> float:

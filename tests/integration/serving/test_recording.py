@@ -117,6 +117,7 @@ async def test_a_reader_that_is_too_slow_loses_lines_which_are_counted(monkeypat
         assert b'"recording":1' in await anext(lines)
         for _ in range(5):
             assert (await proxy.wire.chat(max_tokens=1)).status == 200
+        proxy.services.ended.tell()
         tap._lasts_s = 0.0  # its time is over, however long they took
         told: list[dict[str, Any]] = [json.loads(line) async for line in lines]
         assert len(told) == 4

@@ -163,3 +163,4 @@ async def test_decisions_since_a_number_are_those_that_are_new() -> None:
 async def _serve(proxy: RunningProxy, count: int) -> None:
     for index in range(count):
         assert (await proxy.wire.chat({"x-request-id": str(index)}, max_tokens=1)).status == 200
+    proxy.services.ended.tell()
