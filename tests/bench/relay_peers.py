@@ -4,8 +4,9 @@
 
 The proxy has core 0, engine and clients have core 1 (``relay_load``). Each round runs every row in turn, so that what disturbs the machine
 disturbs all of them; medians over the rounds are told. nginx is used where it is installed (apt install nginx), vllm-router where
-``VLLM_ROUTER`` or the PATH has it (pip install vllm-router). CPU is that of the proxy's processes alone, from the kernel's schedstat, in
-the window: it is the figure to trust on a machine that does other things too, requests per second are not.
+``VLLM_ROUTER`` or the PATH has it (pip install vllm-router); "relay alone" is kvgate's sockets without admission (``bare_relay``). CPU is
+that of the proxy's processes alone, from the kernel's schedstat, in the window: it is the figure to trust on a machine that does other
+things too, requests per second are not.
 """
 
 import argparse
@@ -107,6 +108,7 @@ def commands(folder: str, port: int, back: int, tokenizer: str) -> dict[str, str
             f"{router} --host 127.0.0.1 --port {port} --worker-urls http://127.0.0.1:{back} --policy round_robin "
             f"--log-level warning --prometheus-port {free_port()}"
         )
+    found["relay alone"] = f"{sys.executable} -m tests.bench.bare_relay {port} http://127.0.0.1:{back}"
     found["kvgate"] = (
         f"{sys.executable} -m proxy serve --replica http://127.0.0.1:{back} --host 127.0.0.1 --port {port} "
         f"--admin-port {free_port()} --tokenizer {tokenizer}"
