@@ -2,15 +2,14 @@
 
 Both are asked for after every event, of a thousand replicas as of one: so they are kept by book, and a book is asked again only when
 something happened to it that moves them (``changed``): its forecast was made anew, it was looked at, others told of it, or its first lease
-came or its last one went.
+came or its last one went. All of them are gone through only where the first itself moves back: where requests come one at a time each is
+its book's first and last lease.
 
 Fails: a clock that goes another way without a word is heard of when its book changes next, a few tenths of a second later.
 """
 
 from collections.abc import Sequence
 from math import inf
-
-import numpy as np
 
 from proxy.core.book import Book
 
@@ -21,8 +20,8 @@ class RefreshTimes:
     def __init__(self, books: Sequence[Book] = ()) -> None:
         self._books = books
         self._places = {book.spec.name: place for place, book in enumerate(books)}
-        self._due_s = np.full(len(books), inf)
-        self._rates = np.zeros(len(books))
+        self._due_s = [inf] * len(books)
+        self._rates = [0.0] * len(books)
         self._changed = set(self._places.values())
         self._first = inf, 0.0
 
@@ -42,13 +41,18 @@ class RefreshTimes:
         """Books that are due, the longest due first."""
         if self.first()[0] > now_s:
             return []
-        due_s = self._due_s
-        places = np.flatnonzero(due_s <= now_s)
-        return [self._books[place] for place in places[np.argsort(due_s[places], kind="stable")].tolist()]
+        found = sorted((due_s, place) for place, due_s in enumerate(self._due_s) if due_s <= now_s)
+        return [self._books[place] for _, place in found]
 
     def _settle(self) -> None:
+        first_s, fastest = self._first
+        slower = later = False
         for place in self._changed:
             book = self._books[place]
-            self._due_s[place], self._rates[place] = book.refresh_due_s(), book.clock.rate_per_s
+            due_s, rate = book.refresh_due_s(), book.clock.rate_per_s
+            later |= due_s > self._due_s[place] == first_s
+            slower |= rate < self._rates[place] == fastest
+            first_s, fastest = min(first_s, due_s), max(fastest, rate)
+            self._due_s[place], self._rates[place] = due_s, rate
         self._changed.clear()
-        self._first = float(self._due_s.min()), float(self._rates.max())
+        self._first = min(self._due_s) if later else first_s, max(self._rates) if slower else fastest
