@@ -25,6 +25,7 @@ from proxy.core.risk import Risk, level_of
 RISK_S = 0.5  # what grows with a measurement's age alone grows slowly, and reading all costs as much as a decision
 
 BankKey = tuple[tuple[str, ...], int, Newcomers]
+BankState = tuple[int, int, Newcomers, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Bank:
         self._ahead: list[tuple[float, float]] = [(0.0, 0.0)] * len(books)  # of those with leases, as ``Book.ahead_line``
         self._made: tuple[Demand, float, Newcomer] | None = None  # the last forecast, and for when
         self._risk_s = float("-inf")
+        self._syncs = 0
 
     def __repr__(self) -> str:
         """Members for people and tests."""
@@ -80,6 +82,7 @@ class Bank:
         changes = [ledger.changes for ledger in self._ledgers]
         if changes == self._seen and not every:
             return
+        self._syncs += 1
         if every:
             self._risk_s = now_s
         for index, change in enumerate(changes):
@@ -96,15 +99,24 @@ class Bank:
         np.add(book.ledger.totals, offsets, out=self._base[:, index])
         self._ahead[index] = book.ahead_line() if book.ledger.occupied else (0.0, 0.0)
 
+    def _ahead_steps(self, now_s: float) -> int:
+        """Steps since the oldest anchor, as candidates are forecast with."""
+        return rounded_ahead(max([steps + rate * now_s for steps, rate in self._ahead]))
+
+    def state(self, now_s: float) -> BankState:
+        """What ``verdict`` rests on besides the request, where it shares nothing: while this is the same, so is that."""
+        self._sync(now_s)
+        newcomers = self._ledgers[0].newcomers
+        return self._syncs, self._ahead_steps(now_s), newcomers, newcomers.model.version
+
     def newcomer(self, demand: Demand, now_s: float, cache: CurveCache) -> Newcomer:
         """The forecast of ``demand`` where it shares nothing."""
         made = self._made
         if made is not None and made[0] is demand and made[1] == now_s:
             return made[2]
         self._sync(now_s)
-        oldest = max([steps + rate * now_s for steps, rate in self._ahead])
         first = self.books[0]
-        newcomer = first.ledger.newcomer(demand, first.output_tokens_max(demand), cache, ahead_steps=rounded_ahead(oldest))
+        newcomer = first.ledger.newcomer(demand, first.output_tokens_max(demand), cache, ahead_steps=self._ahead_steps(now_s))
         self._made = demand, now_s, newcomer
         return newcomer
 

@@ -80,6 +80,7 @@ class Blocked:
     curves: dict[str, Curves] = field(default_factory=dict)
     headrooms: dict[str, float] = field(default_factory=dict)
     only_for_kv: bool = False  # on every replica, so that nothing but room will change it
+    contended: bool = False  # demand was found to exceed the pools
     places: Sequence[Place] = ()  # that were looked at
     standings: Sequence[Standing] = ()  # of those that were scored
 

@@ -26,6 +26,7 @@ from proxy.core.replica import ReplicaPhase
 from proxy.core.roomy import AGAIN_S, roomy_place
 from proxy.core.router import Place, Router
 from proxy.core.saturation import Binding
+from proxy.core.stuck import StuckHeads
 from proxy.core.verdict import Verdict
 from proxy.core.wait_queue import Reservation, Waiting, WaitQueue
 from proxy.core.warmth import Warmth
@@ -48,14 +49,14 @@ class Placement:
         self._pool: list[Book] = []
         self._banks: list[Bank] = []
         self._by_model: dict[str, list[Book]] = {}
-        # Heads that found no room in any pool, by model, and the ledgers' state then: until that changes, not asked again before a Tick.
-        self._stuck: dict[str, tuple[Waiting, list[int]]] = {}
+        self._stuck = StuckHeads(queue, self.burst)
 
     def banks(self, pool: list[Book]) -> list[Bank]:
         """The pool in groups of equal replicas, kept for as long as it has the same books."""
         if pool is not self._pool and pool != self._pool:
             self._pool, self._banks = list(pool), banks_of(pool)
             self._by_model.clear()
+            self._stuck.forget()
         return self._banks
 
     def _books(self, pool: list[Book], model: str) -> list[Book]:
@@ -98,7 +99,7 @@ class Placement:
         call has passed over it does not look at again: every admission only leaves less.
         """
         if look_behind:
-            self._stuck.clear()
+            self._stuck.forget()
         look_behind = look_behind and now_s - self._backfilled_s >= BACKFILL_S
         waiting: dict[str, Blocked] = {}  # by model, of its head
         passed_over: set[str] = set()
@@ -112,15 +113,13 @@ class Placement:
     ) -> Choice | None:
         for model, (head, *others) in self._heads(pool, BACKFILL_DEPTH if look_behind else 0).items():
             if model not in waiting:
-                states = [book.ledger.changes for book in pool]
-                if self._stuck.get(model) == (head, states):
+                if self._stuck.still(model, head, pool, self._banks, now_s):
                     continue
                 choice = self.choose(head, pool, now_s, contended=None)
                 if isinstance(choice, Choice):
                     return choice
                 waiting[model] = choice
-                if choice.only_for_kv:
-                    self._stuck[model] = (head, states)
+                self._stuck.keep(model, head, choice, pool, self._banks, now_s)
                 if look_behind:
                     self._reserve(head, choice, pool, now_s)
             found = self._backfill(others, waiting[model], head.reservation, pool, now_s, passed_over)
@@ -185,7 +184,7 @@ class Placement:
             blocked.note(*place)  # it waits for a warm one, and not for ever
             return blocked
         only_for_kv = bool(places) and all(binding is Binding.KV for _, _, binding in places)
-        blocked = Blocked(only_for_kv=only_for_kv, places=places)
+        blocked = Blocked(only_for_kv=only_for_kv, contended=crowd.contended is True, places=places)
         for place in places:
             blocked.note(*place)
         return blocked
