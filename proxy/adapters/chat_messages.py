@@ -8,7 +8,7 @@ refuse raises UnusualMessageError, or is passed on where the template decides.
 import json
 from typing import Any
 
-_BILLING_HEADER = "x-anthropic-billing-header"
+BILLING_HEADER = "x-anthropic-billing-header"
 _TEXT_FIELD = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 _SKIPPED_WHEN_NULL = frozenset({"text", "refusal"})
 # Declared fields of any content part: they do not reach the template, other fields of a part do.
@@ -112,7 +112,7 @@ def _without_billing_header(parts: list[Any]) -> list[Any]:
     for part in parts:
         is_text_part = isinstance(part, dict) and part.get("type") == "text"
         text = part if isinstance(part, str) else part.get("text") if is_text_part else None
-        if not (isinstance(text, str) and text.startswith(_BILLING_HEADER)):
+        if not (isinstance(text, str) and text.startswith(BILLING_HEADER)):
             kept.append(part)
             continue
         rest = text.partition("\n")[2]

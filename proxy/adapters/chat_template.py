@@ -18,7 +18,8 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from proxy.adapters.template_format import loops_over_content, refuses_late_system
+from proxy.adapters.plain_chats import PlainChats
+from proxy.adapters.template_format import RENDER_ERRORS, loops_over_content, refuses_late_system
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 # Parameters of transformers' apply_chat_template: they never reach the template as variables.
@@ -109,13 +110,12 @@ class ChatTemplate:
             raise ChatTemplateError("the conversation is empty")
         if continue_final_message and add_generation_prompt:
             raise ChatTemplateError("continue_final_message and add_generation_prompt exclude each other")
-        variables = {key: value for key, value in kwargs.items() if key in self._names and key not in _RESERVED_KWARGS}
+        variables = self._variables(kwargs)
         if continue_final_message:
             messages, final = self._mark_final(messages)
         try:
             text = self._template.render(
                 {
-                    **self._special_tokens,
                     **variables,
                     "messages": messages,
                     "tools": tools,
@@ -126,6 +126,16 @@ class ChatTemplate:
         except RENDER_ERRORS as error:
             raise ChatTemplateError(f"chat template rejected the request: {error}") from error
         return _cut_at_mark(text, final) if continue_final_message else text
+
+    def _variables(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        given = {key: value for key, value in kwargs.items() if key in self._names and key not in _RESERVED_KWARGS}
+        return {**self._special_tokens, **given}
+
+    def plain_chats(self, kwargs: dict[str, Any]) -> PlainChats:
+        """For conversations that are given nothing but ``kwargs``, and are to be answered."""
+        nothing = {"tools": None, "documents": None, "add_generation_prompt": True}
+        variables = {**self._variables(kwargs), **nothing}
+        return PlainChats(self._source, self._template.environment, variables, wants_parts=self.wants_parts)
 
     def _mark_final(self, messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
         last = copy.deepcopy(messages[-1])
@@ -141,13 +151,6 @@ class ChatTemplate:
                 part["text"] = text + _CONTINUE_TAG
                 return [*messages[:-1], last], text
         raise ChatTemplateError("continue_final_message is set but the final message holds no text")
-
-
-# What a template written by others can raise on messages sent by others: lookups on missing or odd values, arithmetic on text,
-# str methods with wrong arguments, recursion, ranges beyond the sandbox's limit (OverflowError), json.dumps of an Undefined.
-RENDER_ERRORS = (
-    jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError,
-)  # fmt: skip
 
 
 def _cut_at_mark(text: str, final: str) -> str:

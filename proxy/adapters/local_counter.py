@@ -15,6 +15,7 @@ from proxy.adapters.chat_messages import (
     normalise_tools,
 )
 from proxy.adapters.chat_template import ChatTemplateError
+from proxy.adapters.plain_chats import PlainChats
 from proxy.adapters.segment_cache import ID_BYTES
 from proxy.adapters.tokenizer_files import LoadedTokenizer
 from proxy.ports import PromptTooLongError
@@ -64,6 +65,12 @@ def _pack_ids(ids: tuple[int, ...]) -> bytes:
 
 def _brings_template(chat: ChatPrompt) -> bool:
     return chat.chat_template is not None or chat.template_kwargs.get("chat_template") is not None
+
+
+def _is_bare(chat: ChatPrompt) -> bool:
+    """Whether messages are all that a template is given of it."""
+    given = chat.tools is not None or chat.documents is not None or chat.template_kwargs or chat.thinking_off
+    return not given and chat.add_generation_prompt and not chat.continue_final_message and not chat.merges_system
 
 
 def _is_short(value: object) -> bool:
@@ -149,6 +156,17 @@ class LocalCounter:
             raise LocalCountError(f"{type(error).__name__}: {error}") from error
 
     def _render(self, chat: ChatPrompt) -> str:
+        plain = self._plain_chats
+        if plain is None or not _is_bare(chat):
+            return self._run_template(chat)
+        return plain.prompt(chat.messages, lambda: self._run_template(chat))
+
+    @cached_property
+    def _plain_chats(self) -> PlainChats | None:
+        template = self._source.template(with_tools=False)
+        return None if template is None else template.plain_chats(self._source.template_kwargs)
+
+    def _run_template(self, chat: ChatPrompt) -> str:
         tools = normalise_tools(chat.tools)
         template = self._source.template(tools is not None)
         if template is None:

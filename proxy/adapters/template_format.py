@@ -12,6 +12,12 @@ from jinja2 import TemplateError, nodes
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+# What a template written by others can raise on messages sent by others: lookups on missing or odd values, arithmetic on text,
+# str methods with wrong arguments, recursion, ranges beyond the sandbox's limit (OverflowError), json.dumps of an Undefined.
+RENDER_ERRORS = (
+    TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError,
+)  # fmt: skip
+
 
 def loops_over_content(tree: nodes.Template) -> bool:
     """True for content format "openai", False for "string"."""
