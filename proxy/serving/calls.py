@@ -48,6 +48,7 @@ class Calls:
         course = Course(intake)
         trial = services.guard.tripped
         services.decisions.began(course)
+        services.ended.begun()
         if services.tracing is not None:
             course.trace = services.tracing.begin(intake.fields, intake.arrived_s)
         try:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.ports.record import RequestRecord
-from proxy.serving.ended import TOGETHER_MAX, TOGETHER_S, Ended
+from proxy.serving.ended import TOGETHER, TOGETHER_MAX, TOGETHER_S, Ended
 
 
 def _records(count: int) -> list[RequestRecord]:
@@ -18,11 +18,15 @@ class Timers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.set: list[tuple[float, Any]] = []
+        self.soon: list[Any] = []
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
 
     def call_later(self, delay_s: float, call: Any) -> object:
         self.set.append((delay_s, call))
         return object()
+
+    def call_soon(self, call: Any) -> None:
+        self.soon.append(call)
 
     def fire(self) -> None:
         """The oldest is due."""
@@ -52,6 +56,21 @@ def test_as_many_as_go_together_are_not_waited_with(monkeypatch: pytest.MonkeyPa
         ended.add(record)
     assert not told
     ended.add(records[-1])
+    assert told == records
+
+
+def test_a_request_that_begins_has_a_few_told_once_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers, told = Timers(monkeypatch), list[RequestRecord]()
+    ended = Ended(told.append)
+    records = _records(TOGETHER)
+    for record in records[:-1]:
+        ended.add(record)
+        ended.begun()
+    assert not timers.soon
+    ended.add(records[-1])
+    ended.begun()
+    assert not told  # it goes before them
+    timers.soon.pop()()
     assert told == records
 
 
