@@ -12,6 +12,7 @@ from proxy.core.events import Reserve
 from proxy.core.gate import Gate
 from proxy.core.grid import FloatArray
 from proxy.core.several import Several
+from proxy.core.shared import Amounts
 from proxy.core.shared_book import SharedBook
 
 
@@ -25,7 +26,7 @@ class Advances:
         self._several = several
         self._ratio = ratio
         self._by_replica: dict[str, Advance] = {}
-        self._amounts: dict[str, FloatArray] = {}  # of the last request on each
+        self._amounts: dict[str, Amounts] = {}  # of the last request on each
 
     def __repr__(self) -> str:
         """For people and tests."""
@@ -97,7 +98,7 @@ class Advances:
     def added(self, replica: str, row: FloatArray | None) -> FloatArray | None:
         """The proxy's row on a replica with what it took ahead there."""
         advance, book = self._by_replica.get(replica), self._several.book(replica)
-        if advance is None or book is None or not advance.stands or not advance.left.any():
+        if advance is None or book is None or not advance.stands or not any(advance.left):
             return row
         ahead = row_of_amounts(advance.left, len(book.book.grid))
         return ahead if row is None else row + ahead

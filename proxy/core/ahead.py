@@ -26,49 +26,45 @@ advance as if they ran: forecasts of their steps are that much too long, and for
 
 from collections.abc import Hashable
 from math import inf, sqrt
-
-import numpy as np
+from operator import add, ge, gt, le, sub
 
 from proxy.core.grid import FloatArray
-from proxy.core.shared import Load, curves_of, row_of
+from proxy.core.shared import Amounts, Level, Load, curves_of, level_row
 
 AHEAD_S = 0.5
 LIVES_S = 1.0
 SHUNS_S = 1.0  # after the store refused an advance
 LEASES = 1.0  # that an advance counts as: a replica on which one stands is not empty
-_NOTHING = np.zeros(5)
+_NOTHING: Amounts = (0.0,) * 5
 
 
-def amounts_of(row: FloatArray) -> FloatArray:
-    """The highest points of one request's row: (sequences, M, V, C, K), shape (5,)."""
-    amounts = np.empty(5)
-    amounts[0] = row[1]
-    curves_of(row).max(axis=1, out=amounts[1:])
-    return amounts
+def amounts_of(row: FloatArray | Level) -> Amounts:
+    """The highest points of one request's row: (sequences, M, V, C, K)."""
+    return row.amounts if isinstance(row, Level) else (float(row[1]), *curves_of(row).max(axis=1).tolist())
 
 
-def row_of_amounts(amounts: FloatArray, points: int) -> FloatArray:
+def row_of_amounts(amounts: Amounts, points: int) -> FloatArray:
     """A row that is ``amounts`` at every step of a grid of so many points."""
-    return row_of(Load(leases=LEASES, sequences=float(amounts[0])), np.repeat(amounts[1:], points).reshape(4, points))
+    return level_row(Load(leases=LEASES, sequences=amounts[0]), amounts[1:], points)
 
 
-def level_blocks(amounts: FloatArray, z: float) -> float:
+def level_blocks(amounts: Amounts, z: float) -> float:
     """Blocks that amounts come to at most by themselves: M + z (sqrt V + K)."""
-    _, mean, variance, _, common = amounts.tolist()
-    return float(mean + z * (sqrt(max(0.0, variance)) + common))
+    _, mean, variance, _, common = amounts
+    return mean + z * (sqrt(max(0.0, variance)) + common)
 
 
-def within(amounts: FloatArray, blocks_max: float, z: float) -> FloatArray:
+def within(amounts: Amounts, blocks_max: float, z: float) -> Amounts:
     """As large a part of ``amounts`` as comes to ``blocks_max``: the share x of it where (M + z K) x + z sqrt V sqrt x is that much."""
     if level_blocks(amounts, z) <= blocks_max:
         return amounts
-    _, mean, variance, _, common = amounts.tolist()
+    _, mean, variance, _, common = amounts
     straight, root = mean + z * common, z * sqrt(max(0.0, variance))
     if straight <= 0.0:
         share = (blocks_max / root) ** 2
     else:
         share = ((sqrt(root * root + 4.0 * straight * blocks_max) - root) / (2.0 * straight)) ** 2
-    return amounts * share
+    return tuple(share * amount for amount in amounts)
 
 
 class Advance:
@@ -80,55 +76,57 @@ class Advance:
         self.life = life
         self.left = _NOTHING
         self.until_s = -inf  # the advance stands
-        self.asked: FloatArray | None = None  # by a call under way
+        self.asked: Amounts | None = None  # by a call under way
         self.number = 0  # of that call
         self.shunned_until_s = -inf
         self._seen, self._before, self._seen_s = _NOTHING, _NOTHING, now_s
 
     def __repr__(self) -> str:
         """For people and tests."""
-        return f"<Advance left={self.left.round(3).tolist()} until={self.until_s:.3f} asked={self.asked is not None}>"
+        return (
+            f"<Advance left={[round(amount, 3) for amount in self.left]} until={self.until_s:.3f} asked={self.asked is not None}>"
+        )
 
     @property
     def stands(self) -> bool:
         """Whether the store counts one."""
         return self.until_s > -inf
 
-    def see(self, amounts: FloatArray, now_s: float) -> None:
+    def see(self, amounts: Amounts, now_s: float) -> None:
         """A request of such amounts came."""
         age_s = now_s - self._seen_s
         if age_s >= AHEAD_S:
             self._before = self._seen if age_s < LIVES_S else _NOTHING
             self._seen, self._seen_s = _NOTHING, now_s
-        self._seen = self._seen + amounts
+        self._seen = tuple(map(add, self._seen, amounts))
 
-    def take(self, amounts: FloatArray, now_s: float) -> bool:
+    def take(self, amounts: Amounts, now_s: float) -> bool:
         """Grant one request out of it; False: there is not as much left."""
-        if now_s >= self.until_s or (amounts > self.left).any():
+        if now_s >= self.until_s or any(map(gt, amounts, self.left)):
             return False
-        self.left = self.left - amounts
+        self.left = tuple(map(sub, self.left, amounts))
         return True
 
-    def wants(self, amounts: FloatArray, blocks_max: float, z: float, now_s: float) -> FloatArray | None:
+    def wants(self, amounts: Amounts, blocks_max: float, z: float, now_s: float) -> Amounts | None:
         """What to ask the store for now, after a request of ``amounts``; None for nothing."""
         if self.asked is not None or now_s < self.shunned_until_s:
             return None
-        lately = np.maximum(self._seen, self._before)
-        if (lately <= amounts).all():  # it is the only one: the next may be long in coming
+        lately = tuple(map(max, self._seen, self._before))
+        if all(map(le, lately, amounts)):  # it is the only one: the next may be long in coming
             return None
-        wanted = within(2.0 * lately, blocks_max, z)
-        if (amounts > wanted).any():
+        wanted = within(tuple(map(add, lately, lately)), blocks_max, z)
+        if any(map(gt, amounts, wanted)):
             return None  # not even one like it has room in an advance
         late = now_s >= self.until_s - LIVES_S / 2.0
-        if not late and (self.left >= wanted / 2.0).all():
+        if not late and all(map(ge, map(add, self.left, self.left), wanted)):
             return None
-        self.left = np.minimum(self.left, wanted)
-        return np.maximum(0.0, wanted - self.left)
+        self.left = tuple(map(min, self.left, wanted))
+        return tuple(map(sub, wanted, self.left))
 
     def granted(self, asked_s: float) -> None:
         """The store has reserved what was asked for."""
         assert self.asked is not None
-        self.left, self.until_s, self.asked = self.left + self.asked, asked_s + LIVES_S, None
+        self.left, self.until_s, self.asked = tuple(map(add, self.left, self.asked)), asked_s + LIVES_S, None
 
     def refused(self, now_s: float) -> None:
         """The store has not, or nobody knows."""

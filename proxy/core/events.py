@@ -12,7 +12,7 @@ from proxy.core.health import SlowStart
 from proxy.core.lease import Lease
 from proxy.core.outcome import Outcome, Refusal
 from proxy.core.replica import ReplicaPhase, ReplicaSample, ReplicaSpec
-from proxy.core.shared import Answer, Others, Rank, Record
+from proxy.core.shared import Answer, Level, Others, Rank, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Reserve:
 
     request_id: str
     lease: Lease
-    row: FloatArray | None = field(default=None, compare=False)
+    row: FloatArray | Level | None = field(default=None, compare=False)
     rank: Rank | None = None
 
 

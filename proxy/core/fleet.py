@@ -147,6 +147,11 @@ class Fleet:
                 self._refresh(book, now_s)
             self._refreshed_s = now_s
 
+    def draw(self, book: Book, now_s: float) -> None:
+        """Its rows are about to be read: whoever is undrawn is drawn with everybody, at the cost of a few alone."""
+        if book.ledger.undrawn:
+            self._refresh(book, now_s)
+
     def _refresh(self, book: Book, now_s: float) -> None:
         book.refresh(now_s)
         self._times.changed(book.spec.name)

@@ -238,7 +238,7 @@ class Gate(GateParts):
         tokens = self.queue.output_tokens_expected(demand, expected)
         forecast = choice.block_steps
         charge = used_block_steps(book.ledger, demand, min(tokens, cap))
-        ask = (None, None) if self.several is None else self.several.ask(choice.entry, book)
+        ask = (None, None) if self.several is None else self.several.ask(choice)
         self.queue.charge_ahead_of_end(demand, charge, forecast)
         self._book_lease(
             choice.entry, book, cap, expected, effects, charge=(charge, forecast), newcomer=choice.verdict.newcomer, ask=ask

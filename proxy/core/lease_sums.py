@@ -44,7 +44,7 @@ class LeaseSums(Leases):
         self._undrawn_held = 0.0  # their blocks in the first interval: whole ones, so the sum is exact
         self._bare = False  # whether there are rows without curves
         self.peers: Peers | None = None  # what other proxies have here, where there are others
-        self.own_changes = 0  # how often what we have here came to be another
+        self.own_changes = self.others_changes = 0  # how often what we, and what others, have here came to be another
 
     @property
     def occupied(self) -> bool:
@@ -81,6 +81,11 @@ class LeaseSums(Leases):
         if self.undrawn:
             self._draw()
         return self._totals
+
+    @property
+    def totals_drawn(self) -> FloatArray:
+        """As ``totals``, without the undrawn: a new array."""
+        return self._totals.copy()
 
     @property
     def total(self) -> Curves:

@@ -55,6 +55,7 @@ class Ledger(LeaseSums):
         self.peers.told(row, anchor_steps)
         if not self.leases:
             self.anchor_steps = max(self.anchor_steps, anchor_steps)  # nothing of ours is counted from an earlier one
+        self.others_changes += 1
         self._sum_up(ours=False)
 
     def reshape(self, shape: KvShape) -> None:

@@ -11,8 +11,8 @@ takes the calls to make from ``take_calls`` and feeds the gate the events that t
   Where the replica is roomy, room for requests to come is reserved ahead, and those go without a call (``core.ahead``);
 - a *rewrite* puts the row of a replica in the place of what the store had of it: soon after room came free (``core.soon``), and before a
   reservation there, which may be for that room, unless the replica is so roomy that nobody can be waiting for it; within ``rewrite_s`` of
-  any other change, and thrice in a lease at the least, oftener where another holds the record (``core.rows_written``); one at a time for
-  each replica. It tells what the others have, and the record;
+  any other change, or ``ROOMY_S`` there, and thrice in a lease at the least, oftener where another holds the record
+  (``core.rows_written``); one at a time for each replica. It tells what the others have, and the record;
 - *scrapes* are taken by the holder of the replica's record, by the rule of ``core.records_known``; whoever took one publishes the record;
 - *heads* of the queue are published soon after others came to be the heads, and anew every ``rewrite_s`` while any waits;
 - FENCED: given up by the store, it begins anew. UNKNOWN: the store has no record, so it publishes its own.
@@ -25,7 +25,7 @@ from math import inf
 from proxy.core.events import Event, Granted, Refused, Reserve
 from proxy.core.member_parts import MemberParts
 from proxy.core.rows_written import UNTOLD
-from proxy.core.shared import LAST, Answer, ReserveReply, RewriteAsk, RewriteReply
+from proxy.core.shared import LAST, Answer, Level, ReserveReply, RewriteAsk, RewriteReply
 from proxy.core.shared_heads import OFFER_S
 from proxy.core.shared_ledger import RECOVERY_S_MAX
 from proxy.core.soon import HEADS
@@ -109,7 +109,8 @@ class Member(MemberParts):
         assert effect.row is not None
         assert effect.rank is not None
         self._number = lease.store_number = self._number + 1
-        ask = self._reserve_ask(lease.replica, effect.row, effect.rank, now_s)
+        row = effect.row.row() if isinstance(effect.row, Level) else effect.row
+        ask = self._reserve_ask(lease.replica, row, effect.rank, now_s)
         call = self.reserving[effect.request_id] = CallReserve(ask, effect.request_id, lease)
         if lease.replica in self._soon and self._wanted(lease.replica, now_s):  # it may be for the room that we had there
             self._rewrite(lease.replica, now_s)
@@ -223,14 +224,17 @@ class Member(MemberParts):
             return True
         # Who does not hold the record hears of it by writing: often enough that it never seems to be older than it is.
         heard_s = inf if replica in self.holds else self.scrape_lease_s / RECORDS_HEARD
-        changes = self.gate.fleet.books[replica].ledger.own_changes
-        return self._written.stale(replica, changes, now_s, min(self._store.lease_s / RENEWALS, heard_s))
+        ledger = self.gate.fleet.books[replica].ledger
+        roomy = bool(ledger.leases) and not self._wanted(replica, now_s)
+        renewed_s = min(self._store.lease_s / RENEWALS, heard_s)
+        return self._written.stale(replica, ledger.own_changes, now_s, renewed_s, roomy=roomy)
 
     def _rewrite(self, replica: str, now_s: float) -> None:
         book = self.several.book(replica)
         if book is None or self._epoch is None or (CallRewrite, replica) in self._asking:
             return
         self._soon.told(replica, now_s)
+        self.gate.fleet.draw(book.book, now_s)
         changes, number = book.book.ledger.own_changes, self._records.number(replica)
         upto = self._upto(replica)
         row, steps = self.advances.added(replica, book.row(now_s, upto)), self._steps(replica, now_s)

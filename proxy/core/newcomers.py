@@ -93,6 +93,7 @@ class Newcomers:
             OrderedDict()
         )  # by class and delay, the last asked for at the end
         self._tops: dict[tuple[int, float], tuple[float, float, float]] = {}  # of the weights, as ``_tops_of``
+        self._highest: dict[tuple[int, float], tuple[list[float], list[float]]] = {}  # the same, as ``_highest_of``
         self._version = model.version  # of the estimate they were drawn from
 
     def __repr__(self) -> str:
@@ -144,6 +145,29 @@ class Newcomers:
         held = min(full + ceil((self._grown_first + rest) / shape.block_size), at_cap)
         return Undrawn(bound, float(held), min(full + grown, float(at_cap)), float(at_cap))
 
+    def highest(self, demand: Demand, output_tokens_max: int, delay_steps: float) -> tuple[float, float, float, float]:
+        """The most that each curve of ``forecast`` can reach, of a demand that may go ``undrawn``: mean, variance, ceiling, common.
+
+        As there, of a weight w: max(w (F + g)) <= F max(w) + max(w g), and at the cap no more than its blocks times max(w).
+        """
+        prompt_tokens, block_size = demand.kv_prompt_tokens(demand.parts[0]), self.shape.block_size
+        full = (prompt_tokens - 1) // block_size
+        at_cap = float(ceil((prompt_tokens - 1 + output_tokens_max) / block_size))
+        weights, grown = self._highest_of(self.model.leaf(demand), delay_steps)
+        mean, deviation, common = (min(full * w + g, at_cap * w) for w, g in zip(weights, grown, strict=True))
+        return mean, deviation * deviation, at_cap, common
+
+    def _highest_of(self, leaf: int, delay_steps: float) -> tuple[list[float], list[float]]:
+        """max(w) and max(w g) of survival, deviation and common error, for ``highest``."""
+        weights = self._weights_of(leaf, delay_steps)
+        key = (leaf, delay_steps)
+        found = self._highest.get(key)
+        if found is None:
+            lines = weights[[0, 1, 3]]
+            np.sqrt(np.maximum(lines[1], 0.0, out=lines[1]), out=lines[1])
+            found = self._highest[key] = lines.max(axis=1).tolist(), (lines * self._grown_blocks).max(axis=1).tolist()
+        return found
+
     def _tops_of(self, leaf: int, delay_steps: float) -> tuple[float, float, float]:
         """max(S g), max(d + k) and max((d + k) g) of ``undrawn``."""
         key = (leaf, delay_steps)
@@ -166,6 +190,7 @@ class Newcomers:
                 drawn = self._draw(leaves, ages)
                 self._weights.update(((leaf, delay_steps), drawn[:, index]) for index, leaf in enumerate(leaves))
         self._tops.clear()
+        self._highest.clear()
         self._version = self.model.version
 
     def _weights_of(self, leaf: int, delay_steps: float) -> FloatArray:
@@ -173,6 +198,7 @@ class Newcomers:
         if self._version != self.model.version:
             self._weights.clear()
             self._tops.clear()
+            self._highest.clear()
             self._version = self.model.version
         key = (leaf, delay_steps)
         weights = self._weights.get(key)
@@ -185,7 +211,9 @@ class Newcomers:
             ages = self._ages[delay_steps] = _Ages(tokens, tokens.tolist(), places_of(tokens))
         weights = self._weights[key] = self._draw([leaf], ages)[:, 0]
         if len(self._weights) > KEPT_MAX:
-            self._tops.pop(self._weights.popitem(last=False)[0], None)
+            gone, _ = self._weights.popitem(last=False)
+            self._tops.pop(gone, None)
+            self._highest.pop(gone, None)
         return weights
 
     def _draw(self, leaves: list[int], ages: _Ages) -> FloatArray:

@@ -9,7 +9,8 @@ undrawn (``core.lease_sums``): an admission costs a third then, and the end of a
 
 Regimes. Roomy: nothing is drawn but at refreshes, everybody at once. As the pool fills, or in a burst that may fill it (``core.pacing``),
 curves are drawn for each. One replica of a model: always looked at. Several: only where routing is indifferent, and then the one with the
-most room. Several proxies, tenants with shares, hybrid models, copies: always drawn.
+most room. Tenants with shares, hybrid models, copies: always drawn. Several proxies: the store is told the highest points that each can
+have (``Newcomers.highest``); whoever of them still runs when a row is written is drawn then.
 
 Fails: with an unlearned class and no cap the bound is some hundred blocks a request, and a small pool is never roomy.
 """
@@ -44,7 +45,7 @@ def roomy_place(entry: Waiting, books: Sequence[Book], router: Router, now_s: fl
         book = max((one for one in books if one.phase is ReplicaPhase.SERVING), key=_room, default=books[0])
     else:
         return None
-    if book.saturation.guard.recovering or book.ledger.peers is not None:
+    if book.saturation.guard.recovering:
         return None
     least = 1.0 - BURST_FILL_RATIO if burst else ROOMY_RATIO
     if book.room_ratio < least:  # near enough: most that are not roomy need not be worked out

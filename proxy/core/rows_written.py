@@ -1,8 +1,9 @@
 """Which rows of one proxy the store has, and which of them are to be looked at now.
 
-Rule. A row is due when something changed that the store does not have, and after a while even so, that it may not expire. Replicas take
-turns, ``TURNS`` within the time in which a change is told: rows written all at once hold up the requests that come meanwhile, those of 16
-replicas for some two milliseconds. A replica of which the store has no row at all has its turn always.
+Rule. A row is due when something changed that the store does not have, and after a while even so, that it may not expire. What came and
+went where a pool is so roomy that nobody can be waiting for it (``SharedBook.is_roomy``) is told every ``ROOMY_S``, as long as the proxy
+has anything there. Replicas take turns, ``TURNS`` within the time in which a change is told: rows written all at once hold up the requests
+that come meanwhile, those of 16 replicas for some two milliseconds. A replica of which the store has no row at all has its turn always.
 
 Fails: where replicas come and go within a turn, one of them may be passed over until the next round.
 """
@@ -11,6 +12,8 @@ from collections.abc import Iterable
 from math import inf
 
 TURNS = 4
+# What ended meanwhile is kept from others for as long: no more than what an advance keeps from them (``ahead.LIVES_S``).
+ROOMY_S = 0.5
 UNTOLD = -1  # a change that the store does not have
 
 
@@ -46,9 +49,11 @@ class RowsWritten:
         if replica in self._rows:
             self._rows[replica] = UNTOLD, self._rows[replica][1]
 
-    def stale(self, replica: str, changes: int, now_s: float, renewed_s: float) -> bool:
-        """Whether there are other changes, or it was written ``renewed_s`` ago."""
+    def stale(self, replica: str, changes: int, now_s: float, renewed_s: float, *, roomy: bool) -> bool:
+        """Whether there are other changes, in a ``roomy`` pool ones that must be told, or it was written ``renewed_s`` ago."""
         known, at_s = self._rows.get(replica, (UNTOLD, -inf))
+        if roomy and known != UNTOLD:
+            return now_s - at_s >= min(ROOMY_S, renewed_s)
         return known != changes or now_s - at_s >= renewed_s
 
     @staticmethod

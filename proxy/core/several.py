@@ -17,10 +17,11 @@ from proxy.core.events import Observed, Offered, PeersTold, RecordTold, ReplicaE
 from proxy.core.exchange import Exchange
 from proxy.core.fleet import Fleet
 from proxy.core.grid import FloatArray
+from proxy.core.newcomers import Undrawn
 from proxy.core.refusals import Refusals
 from proxy.core.replica import ReplicaPhase
 from proxy.core.saturation import Binding
-from proxy.core.shared import Head, Rank, Record, tenant_number
+from proxy.core.shared import Head, Level, Rank, Record, tenant_number
 from proxy.core.shared_book import SharedBook
 from proxy.core.tenant_rates import TenantRates
 from proxy.core.verdict import Verdict
@@ -28,7 +29,7 @@ from proxy.core.wait_queue import Waiting, WaitQueue
 
 HEADS_AMONG = 4  # replicas on which a head is put forward: each is one more call to the store
 
-Ask = tuple[FloatArray | None, Rank | None]  # what ``Reserve`` carries besides the lease
+Ask = tuple[FloatArray | Level | None, Rank | None]  # what ``Reserve`` carries besides the lease
 
 
 class Several:
@@ -70,10 +71,13 @@ class Several:
 
     # ---- what a request asks of the store
 
-    def ask(self, entry: Waiting, book: Book) -> Ask:
-        """The row that ``entry`` adds on ``book``, from now on, and its rank. To be asked before it is booked or charged."""
-        shared = self.book(book.spec.name)
-        return None if shared is None else shared.row_of_newcomer(entry), self.rank(entry)
+    def ask(self, choice: Choice) -> Ask:
+        """The row that a request adds where it goes, from now on, and its rank. To be asked before it is booked or charged."""
+        entry, shared = choice.entry, self.book(choice.book.spec.name)
+        if shared is None:
+            return None, self.rank(entry)
+        undrawn = isinstance(choice.verdict.newcomer, Undrawn)
+        return shared.row_of_undrawn(entry.demand) if undrawn else shared.row_of_newcomer(entry), self.rank(entry)
 
     def rank(self, entry: Waiting) -> Rank:
         """The place of ``entry`` among all who wait."""

@@ -30,6 +30,8 @@ import numpy as np
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.replica import ReplicaPhase
 
+Amounts = tuple[float, ...]  # sequences, M, V, C and K at their highest
+
 
 class Load(NamedTuple):
     """A row's figures of the present; those of several rows add up."""
@@ -51,6 +53,27 @@ def row_of(load: Load, curves: FloatArray) -> FloatArray:
     row[:LOAD_FIELDS] = load
     row[LOAD_FIELDS:] = curves.reshape(-1)
     return row
+
+
+def level_row(load: Load, amounts: Amounts, points: int) -> FloatArray:
+    """One row whose curves are the same at every step of a grid of so many points."""
+    row = np.empty(LOAD_FIELDS + 4 * points)
+    row[:LOAD_FIELDS] = load
+    for curve, amount in zip(curves_of(row), amounts, strict=True):
+        curve.fill(amount)
+    return row
+
+
+class Level(NamedTuple):
+    """A row of one request that is the same at every step (``level_row``), not made yet: most go by an advance and need none."""
+
+    load: Load
+    amounts: Amounts
+    points: int
+
+    def row(self) -> FloatArray:
+        """The row itself."""
+        return level_row(self.load, self.amounts[1:], self.points)
 
 
 def load_of(row: FloatArray) -> Load:

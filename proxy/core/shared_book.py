@@ -22,13 +22,15 @@ from math import inf
 import numpy as np
 
 from proxy.core.book import Book
+from proxy.core.demand import Demand
 from proxy.core.grid import FloatArray
 from proxy.core.lease import Lease
+from proxy.core.lease_sums import PREFILL_DELAY_STEPS
 from proxy.core.measurement import LAG_STEPS
 from proxy.core.replica import EngineSample
 from proxy.core.risk import Risk, peak_of
 from proxy.core.roomy import ROOMY_RATIO
-from proxy.core.shared import LOAD_FIELDS, Load, Others, Record, load_of, row_of, shifted
+from proxy.core.shared import LOAD_FIELDS, Level, Load, Others, Record, load_of, row_of, shifted
 from proxy.core.sharing import others_apart, share_blocks
 from proxy.core.wait_queue import Waiting
 
@@ -171,6 +173,13 @@ class SharedBook:
         blocks = book.prompt_blocks(demand)
         load = Load(1.0, float(demand.sequences), 0.0, blocks, 0.0, float(demand.prompt_tokens))
         return row_of(load, newcomer.sum if curves is newcomer.curves else np.stack(curves.arrays()))
+
+    def row_of_undrawn(self, demand: Demand) -> Level:
+        """No less than what ``row_of_newcomer`` says at any step, of a demand that may go undrawn."""
+        book = self.book
+        highest = book.ledger.newcomers.highest(demand, book.output_tokens_max(demand), PREFILL_DELAY_STEPS)
+        load = Load(1.0, float(demand.sequences), 0.0, book.prompt_blocks(demand), 0.0, float(demand.prompt_tokens))
+        return Level(load, (load.sequences, *highest), len(book.grid))
 
     def _interval(self, now_s: float) -> tuple[float, float]:
         """Blocks that our leases hold now: certainly, and at most."""

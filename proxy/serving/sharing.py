@@ -29,6 +29,7 @@ from proxy.serving.asking import asked
 from proxy.serving.guard import Guard, InternalFaultError, Part
 
 LISTEN_PAUSE_S = 0.5  # before offers are listened for again
+TIMER_S = 0.001  # what timers tell apart: less would be waited for by going round the loop, four times for each beat
 FAULT_PAUSE_S = 0.25  # after a fault of our own: the rows must not be forgotten
 TELL_S = 10.0  # between two log lines about faults of one kind
 
@@ -127,7 +128,7 @@ class Sharing:
                 self.write_due(now_s)
                 self._due.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, self.member.due_s - now_s)):
+                    async with asyncio.timeout(max(TIMER_S, self.member.due_s - now_s)):
                         await self._due.wait()
         finally:
             tasks = [listening, *self._tasks]

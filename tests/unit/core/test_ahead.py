@@ -6,7 +6,7 @@ import pytest
 from proxy.core.ahead import AHEAD_S, LIVES_S, SHUNS_S, Advance, amounts_of, level_blocks, row_of_amounts, within
 from proxy.core.grid import FloatArray, Grid
 from proxy.core.risk import Risk, peak_of
-from proxy.core.shared import Load, curves_of, load_of, read_at, row_of
+from proxy.core.shared import Amounts, Load, curves_of, load_of, read_at, row_of
 
 GRID = Grid(4096)
 POINTS = len(GRID)
@@ -20,8 +20,8 @@ def request_row(blocks: float = 10.0, sequences: float = 1.0) -> FloatArray:
     return row_of(Load(leases=1.0, sequences=sequences, high_blocks=3.0, prefill_tokens=40.0), curves)
 
 
-def amounts(blocks: float = 10.0, sequences: float = 1.0) -> FloatArray:
-    return amounts_of(request_row(blocks, sequences))
+def amounts(blocks: float = 10.0, sequences: float = 1.0, *, times: float = 1.0) -> Amounts:
+    return tuple(times * amount for amount in amounts_of(request_row(blocks, sequences)))
 
 
 @pytest.mark.parametrize("steps", [0.0, 1.0, 40.0, 1000.0, 1e6])
@@ -34,7 +34,7 @@ def test_amounts_bound_a_request_that_comes_some_steps_later(steps: float) -> No
 
 @pytest.mark.parametrize("many", [0.1, 1.0, 7.0, 1000.0])
 def test_a_part_of_amounts_comes_to_as_much_as_is_allowed_and_no_more(many: float) -> None:
-    wanted = many * amounts()
+    wanted = amounts(times=many)
     kept = within(wanted, 40.0, Z)
     level = level_blocks(kept, Z)
     if level_blocks(wanted, Z) <= 40.0:
@@ -46,7 +46,7 @@ def test_a_part_of_amounts_comes_to_as_much_as_is_allowed_and_no_more(many: floa
 
 
 def test_amounts_of_variance_alone_are_cut_as_well() -> None:
-    unsure = np.array([1.0, 0.0, 16.0, 100.0, 0.0])
+    unsure = (1.0, 0.0, 16.0, 100.0, 0.0)
     assert level_blocks(within(unsure, 5.0, 1.0), 1.0) <= 5.0
 
 
@@ -62,14 +62,14 @@ def test_the_first_request_takes_nothing_ahead() -> None:
     busy(advance, 1, 0.1)
     asked = advance.wants(amounts(), 1000.0, Z, 0.1)
     assert asked is not None
-    assert asked == pytest.approx(4.0 * amounts()), "twice what came lately"
+    assert asked == pytest.approx(amounts(times=4.0)), "twice what came lately"
 
 
 def test_what_was_asked_for_is_granted_to_requests_until_it_is_used_up_or_too_old() -> None:
     advance = Advance("life", 0.0)
     assert not advance.stands
     assert not advance.take(amounts(), 0.0)
-    advance.asked = 2.0 * amounts()
+    advance.asked = amounts(times=2.0)
     advance.granted(asked_s=1.0)
     assert advance.stands
     assert not advance.take(amounts(10.001), 1.5 + LIVES_S), "too old"
@@ -84,7 +84,7 @@ def test_what_was_asked_for_is_granted_to_requests_until_it_is_used_up_or_too_ol
 def test_more_is_asked_for_when_less_than_half_is_left_or_half_of_its_life_is_over() -> None:
     advance = Advance("life", 0.0)
     busy(advance, 4)
-    advance.asked = 8.0 * amounts()
+    advance.asked = amounts(times=8.0)
     advance.granted(asked_s=0.0)
     assert advance.wants(amounts(), 1000.0, Z, 0.1) is None
     for _ in range(3):
@@ -92,24 +92,26 @@ def test_more_is_asked_for_when_less_than_half_is_left_or_half_of_its_life_is_ov
     assert advance.wants(amounts(), 1000.0, Z, 0.1) is None, "more than half of it is left"
     for _ in range(2):
         assert advance.take(amounts(), 0.1)
-    assert advance.wants(amounts(), 1000.0, Z, 0.1) == pytest.approx(5.0 * amounts())
-    advance.asked = 5.0 * amounts()
+    assert advance.wants(amounts(), 1000.0, Z, 0.1) == pytest.approx(amounts(times=5.0))
+    advance.asked = amounts(times=5.0)
     assert advance.wants(amounts(), 1000.0, Z, 0.1) is None, "it is asked for already"
     advance.granted(asked_s=0.1)
     assert advance.wants(amounts(), 1000.0, Z, 0.1 + LIVES_S / 2.0 - 0.01) is None
-    assert advance.wants(amounts(), 1000.0, Z, 0.11 + LIVES_S / 2.0) == pytest.approx(0.0 * amounts()), "whether it still stands"
+    assert advance.wants(amounts(), 1000.0, Z, 0.11 + LIVES_S / 2.0) == pytest.approx(amounts(times=0.0)), (
+        "whether it still stands"
+    )
 
 
 def test_less_traffic_wants_less_and_none_wants_nothing() -> None:
     advance = Advance("life", 0.0)
     busy(advance, 8)
-    advance.asked = 16.0 * amounts()
+    advance.asked = amounts(times=16.0)
     advance.granted(asked_s=0.0)
     busy(advance, 2, AHEAD_S)
-    assert advance.wants(amounts(), 1000.0, Z, LIVES_S / 2.0) == pytest.approx(0.0 * amounts()), "of eight before still"
+    assert advance.wants(amounts(), 1000.0, Z, LIVES_S / 2.0) == pytest.approx(amounts(times=0.0)), "of eight before still"
     busy(advance, 2, 2.0 * AHEAD_S)
     advance.wants(amounts(), 1000.0, Z, 2.0 * AHEAD_S)
-    assert advance.left == pytest.approx(4.0 * amounts()), "what is too much is left to the next row to give back"
+    assert advance.left == pytest.approx(amounts(times=4.0)), "what is too much is left to the next row to give back"
     busy(advance, 1, 2.0 * AHEAD_S + LIVES_S)
     assert advance.wants(amounts(), 1000.0, Z, 2.0 * AHEAD_S + LIVES_S) is None, "nobody came for so long"
 

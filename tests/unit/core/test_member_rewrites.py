@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.events import Arrive, Granted, ReplicaFound, Reserve
+from proxy.core.events import Arrive, Cancelled, Granted, ReplicaFound, Reserve
 from proxy.core.roomy import ROOMY_RATIO
+from proxy.core.rows_written import ROOMY_S, UNTOLD, RowsWritten
 from proxy.core.shared_ledger import SharedLedger
 from proxy.core.soon import TOGETHER_S
 from proxy.core.store_calls import CallReserve, CallRewrite
@@ -65,3 +66,48 @@ def test_replicas_take_turns_within_the_time_in_which_a_change_is_told() -> None
         side.called.clear()
     assert sorted(name for turn in written for name in turn) == names
     assert max(map(len, written)) == 2
+
+
+@pytest.mark.parametrize(("roomy", "known", "age_s", "stale"), [
+    (True, 1, ROOMY_S - 0.001, False),
+    (True, 1, ROOMY_S, True),
+    (True, UNTOLD, 0.0, True),
+    (True, 2, ROOMY_S, True),
+    (False, 1, 0.0, True),
+    (False, 2, 0.999, False),
+    (False, 2, 1.0, True),
+])  # fmt: skip
+def test_what_changed_where_it_is_roomy_is_told_after_a_while(roomy: bool, known: int, age_s: float, stale: bool) -> None:
+    rows = RowsWritten()
+    rows.wrote("r0", known, 0.0)
+    assert rows.stale("r0", 2, age_s, 1.0, roomy=roomy) is stale
+    assert rows.stale("r0", 2, ROOMY_S / 2.0, ROOMY_S / 2.0, roomy=roomy), "a lease so short is renewed all the same"
+    assert rows.stale("r1", 2, 0.0, 1.0, roomy=roomy), "of which the store has nothing"
+
+
+def test_a_roomy_replica_is_written_seldom_until_it_is_roomy_no_more_or_we_have_nothing_there() -> None:
+    side = Side(SharedLedger(), "a")
+    now_s = side.beats(0.0, 6)
+    (reserve,) = side.gate.handle(Arrive(demand("q", arrived_s=now_s)), now_s)
+    assert isinstance(reserve, Reserve)
+    side.member.reserve(reserve, now_s)
+    side.carry(now_s)
+    now_s = side.beats(now_s, 1)  # the grant is to be in the row
+
+    def written(beats: int, *, changed: bool = True) -> int:
+        nonlocal now_s
+        side.called.clear()
+        for _ in range(beats):
+            side.gate.fleet.books["r0"].ledger.own_changes += changed
+            now_s = side.beats(now_s, 1)
+        return sum(isinstance(call, CallRewrite) for call in side.called)
+
+    assert written(10) == 10 * BEAT_S / ROOMY_S
+    shared = side.member.several.book("r0")
+    assert shared is not None
+    free_blocks, shared.free_blocks_told = shared.free_blocks_told, 0.0
+    assert written(4) == 4
+    shared.free_blocks_told = free_blocks
+    assert written(4) == 0
+    side.gate.handle(Cancelled("q"), now_s)
+    assert written(1) == 1, "nothing is left of it: others need not wait to know"

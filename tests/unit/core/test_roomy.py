@@ -10,9 +10,10 @@ from proxy.core.book import Book
 from proxy.core.demand import Demand
 from proxy.core.events import Arrive, Effect, Finished, Granted, Observed, ReplicaFound, Reserve, Tick
 from proxy.core.gate import Gate
-from proxy.core.ledger import Lease
+from proxy.core.ledger import PREFILL_DELAY_STEPS, Lease
 from proxy.core.newcomers import Newcomer, Undrawn
 from proxy.core.outcome import Outcome
+from proxy.core.shared import Load, row_of
 from proxy.core.survival import SurvivalModel
 from tests.support.builders import book, demand, engine_sample, lease_of, policy, scrape, spec
 
@@ -160,9 +161,11 @@ def test_a_filling_pool_draws_each() -> None:
     assert (len(book_.ledger.leases), len(book_.ledger.undrawn)) == (1, 0)
 
 
-def decisions(seed: int, usable: int, names: tuple[str, ...]) -> list[tuple[str, str]]:
+def decisions(seed: int, usable: int, names: tuple[str, ...], *, shared: bool = False) -> list[tuple[str, str]]:
     """What a gate decides on two hundred requests that come, grow and end: kinds of effects and replicas."""
     rng, gate, told = random.Random(seed), roomy_gate(usable, names), list[tuple[str, str]]()
+    if shared:
+        gate.share()
     running: dict[str, Lease] = {}
 
     def note(effects: list[Effect], now_s: float) -> None:
@@ -219,3 +222,51 @@ def test_what_a_tenant_holds_counts_who_is_not_drawn_yet() -> None:
     gate.handle(Arrive(demand("r", prompt=160, cap=1), streaming=True), 1.01)
     assert book_.ledger.undrawn
     assert gate.shares.held_blocks("default", [book_]) == 20.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_bound_knows_what_others_came_to_have_meanwhile(seed: int) -> None:
+    rng = random.Random(seed)
+    one, there = book(learned(rng), usable=5000), book(learned(rng), usable=5000)
+    for index in range(24):
+        now_s = 0.01 * index
+        newcomer = anyone(f"q{index}", rng)
+        found = one.undrawn(newcomer, now_s)
+        assert found is not None
+        booked(newcomer, one, found[1], now_s)
+        lease_of(anyone(f"o{index}", rng), there)
+        if index % 4 == 3:
+            one.ledger.told(row_of(Load(leases=1.0, sequences=1.0), there.ledger.own()), one.steps_now(now_s))
+            before = len(one.ledger.undrawn)
+            asked = one.undrawn(newcomer, now_s)
+            assert asked is not None
+            assert len(one.ledger.undrawn) == before > 0, "and draws nobody for it"
+            total = one.ledger.totals_drawn[0].max() + sum(each.bound_blocks for each in one.ledger.undrawn.values())
+            assert (1.0 - asked[0]) * one.spec.usable_blocks >= total
+        if index % 8 == 7:
+            asked = one.undrawn(newcomer, now_s)
+            assert asked is not None
+            bound = (1.0 - asked[0]) * one.spec.usable_blocks - asked[1].bound_blocks
+            assert bound >= one.peak_blocks(None, now_s) - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_curve_is_above_the_highest_that_is_told_of_it(seed: int) -> None:
+    rng = random.Random(seed)
+    newcomers = book(learned(rng), usable=5000).ledger.newcomers
+    for index in range(30):
+        one, cap = anyone(f"q{index}", rng), rng.choice((1, 16, 100, 3000))
+        highest = newcomers.highest(one, cap, PREFILL_DELAY_STEPS)
+        curves = newcomers.forecast(one, cap, PREFILL_DELAY_STEPS).sum
+        assert (curves <= np.array(highest)[:, None] + 1e-9).all()
+        assert highest[0] <= 3.0 * curves[0].max(), "nor far below"
+        if index == 15:
+            newcomers.model.learn(one, 40.0, natural=True)
+            newcomers.model.rebuild(())
+
+
+@pytest.mark.parametrize("usable", [300, 1500, 20_000])
+def test_nothing_is_decided_otherwise_where_others_are_told_of_it(usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    undrawn_ones = decisions(7, usable, ("r0", "r1"), shared=True)
+    monkeypatch.setattr(roomy, "ROOMY_RATIO", 2.0)
+    assert decisions(7, usable, ("r0", "r1"), shared=True) == undrawn_ones

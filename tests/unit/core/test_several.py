@@ -22,7 +22,7 @@ from proxy.core.events import (
 from proxy.core.gate import Gate
 from proxy.core.outcome import Outcome
 from proxy.core.saturation import Binding
-from proxy.core.shared import Answer, Load, Rank, curves_of, load_of, row_of, tenant_number
+from proxy.core.shared import Answer, Level, Load, Rank, curves_of, load_of, row_of, tenant_number
 from proxy.core.wait_queue import Waiting
 from tests.support.builders import engine_sample, policy, scrape, spec
 from tests.support.several import STORE_AHEAD_S, account, filled, gate_of, names, quarter, record, reserves, tell
@@ -39,15 +39,19 @@ def test_a_reservation_carries_what_it_adds_and_its_rank() -> None:
     gate = gate_of()
     gate.handle(record(gate), 0.0)
     (effect,) = reserves(gate.handle(Arrive(quarter("a", priority=3, deadline_s=40.0)), 0.0))
-    assert effect.row is not None
-    assert load_of(effect.row) == Load(1.0, 1.0, 0.0, 25.0, 0.0, 385.0)
-    assert curves_of(effect.row)[2].max() == 25.0
+    assert isinstance(effect.row, Level), "undrawn, in a pool so roomy"
+    level = effect.row.row()
+    assert load_of(level) == Load(1.0, 1.0, 0.0, 25.0, 0.0, 385.0)
+    assert curves_of(level)[2].max() == 25.0
     assert effect.rank == Rank(-3.0, 0.0, 40.0 + STORE_AHEAD_S, tenant_number(quarter("a").tenant))
     row = gate.share().book("r0")
     assert row is not None
     written = row.row(0.0)
     assert written is not None
-    assert np.allclose(curves_of(written), curves_of(effect.row))
+    assert (curves_of(level) >= curves_of(written)).all()
+    drawn = [reserves(gate.handle(Arrive(quarter(f"q{index}")), 0.0))[0].row for index in range(2)][-1]
+    assert isinstance(drawn, np.ndarray)
+    assert np.allclose(curves_of(drawn), curves_of(written)), "where it matters a request adds its very curves"
 
 
 def test_ranks_compare_tenants_by_what_all_have_heard_that_they_had() -> None:
@@ -264,6 +268,9 @@ def test_rows_of_requests_add_up_to_the_row() -> None:
     assert shared is not None
     row = shared.row(0.0)
     assert row is not None
-    total = np.sum([one for one in rows if one is not None], axis=0)
-    assert np.allclose(curves_of(row), curves_of(total))
+    drawn = rows[-1]
+    assert isinstance(drawn, np.ndarray)
+    assert np.allclose(curves_of(row), 3.0 * curves_of(drawn))
+    total = np.sum([curves_of(one.row() if isinstance(one, Level) else one) for one in rows if one is not None], axis=0)
+    assert (curves_of(row) <= total + 1e-9).all(), "never more than what the store was told at first"
     assert np.allclose(row_of(load_of(row), curves_of(row)), row)
