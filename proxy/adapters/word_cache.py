@@ -28,6 +28,8 @@ _WORD_BYTES = 150  # dict slot, string and ids of a short word
 # As little as ends with an ASCII letter before what is no letter, nor may be part of what came; or the rest. Without possessive
 # quantifiers: with those Python 3.11.2, which Debian 12 has, takes two words for one.
 _PIECES = re.compile(r"[^A-Za-z]*[A-Za-z]+(?:['\x80-\U0010ffff][^A-Za-z]*[A-Za-z]+)*(?=[\x00-&(-@\[-`{-\x7f]|\Z)|.+", re.DOTALL)
+# The same pieces of a text all of ASCII without an apostrophe, in three quarters of the time: every word ends before what is no letter.
+_PIECES_OF_ASCII = re.compile(r"[^A-Za-z]*[A-Za-z]+|.+", re.DOTALL)
 _BETWEEN = [char for char in map(chr, range(128)) if char not in ascii_letters and char != "'"]
 _AROUND = ("", " ", "\n", "7", "\u00e9s")
 _LETTERS = ("am", "zS", "Qd", "EV")  # in both cases, before each other
@@ -59,7 +61,7 @@ class WordEncoder:
 
     def encode(self, text: str) -> bytes:
         """Ids of ``text``, packed."""
-        pieces = _PIECES.findall(text)
+        pieces = pieces_of(text)
         found = list(map(self._new.get, pieces))
         missing_chars = 0
         if None in found:
@@ -85,6 +87,12 @@ class WordEncoder:
         for piece, ids in entries.items():
             if len(piece) <= WORD_CHARS_MAX:
                 new[piece] = ids
+
+
+def pieces_of(text: str) -> list[str]:
+    """Words with the blank or the marks before them."""
+    pattern = _PIECES_OF_ASCII if text.isascii() and "'" not in text else _PIECES
+    return pattern.findall(text)
 
 
 def splits_words(tokenizer: Tokenizer) -> bool:

@@ -94,6 +94,9 @@ class Band:
         Of tenants at the same virtual time the one with less waiting is first: one that comes back starts where those who wait are.
         """
         heap = [(tenant.virtual, len(tenant.waiting), name, 0) for name, tenant in self.tenants.items() if tenant.waiting]
+        if len(heap) == 1:  # its line, as it is
+            yield from self.tenants[heap[0][2]].waiting
+            return
         heapq.heapify(heap)
         while heap:
             virtual, _, name, index = heapq.heappop(heap)

@@ -61,7 +61,8 @@ class Bank:
         self._ahead: list[tuple[float, float]] = [(0.0, 0.0)] * len(books)  # of those with leases, as ``Book.ahead_line``
         self._made: tuple[Demand, float, Newcomer] | None = None  # the last forecast, and for when
         self._risk_s = float("-inf")
-        self._syncs = 0
+        self._syncs = self._peaks_at = 0
+        self._peaks = np.zeros(len(books))
 
     def __repr__(self) -> str:
         """Members for people and tests."""
@@ -138,9 +139,10 @@ class Bank:
     def peaks(self, now_s: float) -> FloatArray:
         """The risk-adjusted forecast peak of every replica as it is, in blocks."""
         self._sync(now_s)
-        np.copyto(self._sums, self._base)
-        peaks: FloatArray = level_of(self._sums, self._z).max(axis=1)
-        return peaks
+        if self._peaks_at != self._syncs:  # each look at somebody behind a head asks
+            np.copyto(self._sums, self._base)
+            self._peaks_at, self._peaks = self._syncs, level_of(self._sums, self._z).max(axis=1)
+        return self._peaks
 
     def level(self, now_s: float) -> FloatArray:
         """Q(t) of all its replicas together, in blocks over the grid."""

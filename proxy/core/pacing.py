@@ -88,6 +88,8 @@ class CapEnds:
         ``end_blocks`` is weighed with the probability of getting there, as those of the others are.
         """
         window = WINDOW_SPACINGS * block_steps / max(1, usable_blocks)
+        least = WINDOW_SPACINGS * end_blocks / PACE_RATIO
         before = self.blocks_between(end_steps - window, end_steps)
-        after = self.blocks_between(end_steps, end_steps + window)
-        return max(before, after) + end_blocks / 2.0 > WINDOW_SPACINGS * end_blocks / PACE_RATIO
+        if before + end_blocks / 2.0 > least:  # mostly those who went before it end before it
+            return True
+        return self.blocks_between(end_steps, end_steps + window) + end_blocks / 2.0 > least

@@ -223,9 +223,7 @@ class Placement:
         if not book.ledger.leases:
             return False
         burst = headroom_ratio < 1.0 - BURST_FILL_RATIO and self.burst.active(now_s, entry.demand.tenant)
-        if not burst and crowd.contended is False:
-            return False
-        return book.paced_out(entry.demand, curves, now_s) and (burst or crowd.is_contended())
+        return (burst or crowd.is_contended()) and book.paced_out(entry.demand, curves, now_s)
 
     def _contended(self, pool: list[Book], tenant: str, now_s: float) -> bool:
         """Whether running plus queued demand exceeds what the replicas hold, for one of this tenant."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from proxy.adapters.segment_cache import SegmentEncoder
-from proxy.adapters.word_cache import TEXT_CHARS_MAX, WORD_CHARS_MAX, WORDS_MAX, WordEncoder, splits_words
+from proxy.adapters.word_cache import _PIECES, TEXT_CHARS_MAX, WORD_CHARS_MAX, WORDS_MAX, WordEncoder, pieces_of, splits_words
 from proxy.sim.mock_text import TOKENIZER_DIRECTORY
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -33,6 +33,12 @@ def encoder(tokenizer: Tokenizer) -> WordEncoder:
 def test_any_text_has_the_ids_of_the_whole(tokenizer: Tokenizer, encoder: WordEncoder, text: str) -> None:
     assert encoder.encode(text) == whole(tokenizer, [text])[0]
     assert encoder.encode(text) == whole(tokenizer, [text])[0]  # known by now
+
+
+@given(text=st.one_of(WORDY, st.text(st.characters(max_codepoint=127)), st.text("aZ 1'.\n")))
+def test_text_of_ascii_falls_into_the_same_pieces(text: str) -> None:
+    assert pieces_of(text) == _PIECES.findall(text)
+    assert "".join(pieces_of(text)) == text
 
 
 def test_what_came_before_is_not_encoded_again() -> None:
