@@ -49,14 +49,14 @@ class Placement:
         self._pool: list[Book] = []
         self._banks: list[Bank] = []
         self._by_model: dict[str, list[Book]] = {}
-        self._stuck = StuckHeads(queue, self.burst)
+        self.stuck = StuckHeads(queue, self.burst, warmth)
 
     def banks(self, pool: list[Book]) -> list[Bank]:
         """The pool in groups of equal replicas, kept for as long as it has the same books."""
         if pool is not self._pool and pool != self._pool:
             self._pool, self._banks = list(pool), banks_of(pool)
             self._by_model.clear()
-            self._stuck.forget()
+            self.stuck.forget()
         return self._banks
 
     def _books(self, pool: list[Book], model: str) -> list[Book]:
@@ -99,7 +99,7 @@ class Placement:
         call has passed over it does not look at again: every admission only leaves less.
         """
         if look_behind:
-            self._stuck.forget()
+            self.stuck.forget()
         look_behind = look_behind and now_s - self._backfilled_s >= BACKFILL_S
         waiting: dict[str, Blocked] = {}  # by model, of its head
         passed_over: set[str] = set()
@@ -113,13 +113,13 @@ class Placement:
     ) -> Choice | None:
         for model, (head, *others) in self._heads(pool, BACKFILL_DEPTH if look_behind else 0).items():
             if model not in waiting:
-                if self._stuck.still(model, head, pool, self._banks, now_s):
+                if self.stuck.still(model, head, pool, self._banks, now_s):
                     continue
                 choice = self.choose(head, pool, now_s, contended=None)
                 if isinstance(choice, Choice):
                     return choice
                 waiting[model] = choice
-                self._stuck.keep(model, head, choice, pool, self._banks, now_s)
+                self.stuck.keep(model, head, choice, pool, self._banks, now_s)
                 if look_behind:
                     self._reserve(head, choice, pool, now_s)
             found = self._backfill(others, waiting[model], head.reservation, pool, now_s, passed_over)

@@ -39,11 +39,11 @@ class World:
         """Until so many were served."""
         self.chance = random.Random(self.seed)
         self.gate = Gate(policy(), 0.0)
-        stuck = self.gate.placement._stuck
+        stuck = self.gate.placement.stuck
         self._keep, self._still = stuck.keep, stuck.still
         stuck.keep, stuck.still = self.keep, self.still  # type: ignore[method-assign]
         for index in range(self.replicas):
-            self.feed(ReplicaFound(spec(f"r{index}", usable=self.chance.choice((300, 500)), context=8192)))
+            self.feed(ReplicaFound(spec(f"r{index}", usable=self.chance.choice((300, 500, 2000)), context=8192)))
         for index in range(self.clients):
             self.later(0.001 * index, "")
         self.later(0.05, "scrape")
@@ -102,7 +102,7 @@ class World:
         self.now_s += STEP_S * self.chance.random()
         for effect in self.gate.handle(event, self.now_s):
             self.effect(effect)
-        self.told += [(book.binding_last, book.kv_limited, book.room_ratio) for book in self.gate.fleet]
+        self.told += [(book.kv_limited, book.room_ratio, book.feedback.z) for book in self.gate.fleet]
 
     def effect(self, effect: Effect) -> None:
         replica = effect.lease.replica if isinstance(effect, Reserve | Forward) else None
@@ -143,5 +143,5 @@ def test_most_looks_are_spared_where_requests_are_paced() -> None:
 def test_its_repr_names_the_models() -> None:
     world = World(3, 1, 40, 0.02, 1, False, asks_again=False)
     world.run()
-    assert isinstance(world.gate.placement._stuck, StuckHeads)
-    assert repr(world.gate.placement._stuck) == "<StuckHeads ['m']>"
+    assert isinstance(world.gate.placement.stuck, StuckHeads)
+    assert repr(world.gate.placement.stuck) == "<StuckHeads ['m']>"

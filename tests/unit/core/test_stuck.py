@@ -29,7 +29,7 @@ class Scene:
         self.queue.push(Waiting(demand("behind"), 0.0, peak_blocks=7.0))
         self.placement = Placement(self.queue, Warmth())
         self.burst = BurstWatch()
-        self.stuck = StuckHeads(self.queue, self.burst)
+        self.stuck = StuckHeads(self.queue, self.burst, Warmth())
 
     def keep(self, *bindings: Binding, contended: bool = True, shared: bool = False) -> None:
         """The head was found blocked at second 0."""
@@ -122,16 +122,27 @@ def test_in_a_burst_it_stands_until_the_burst_is_over() -> None:
 @pytest.mark.parametrize(
     ("bindings", "shared", "avoided"),
     [
-        ((Binding.PACING, Binding.SEATS), False, False),
-        ((Binding.PREFILL,), False, False),
+        ((Binding.PACING, Binding.PEERS), False, False),
+        ((Binding.UNAVAILABLE,), False, False),
         ((), False, False),
         ((Binding.PACING,), True, False),
         ((Binding.PACING,), False, True),
     ],
 )
-def test_what_other_things_may_lift_is_not_kept(bindings: tuple[Binding, ...], shared: bool, avoided: bool) -> None:
+def test_what_must_be_looked_at_anew_is_not_kept(bindings: tuple[Binding, ...], shared: bool, avoided: bool) -> None:
     scene = Scene()
     if avoided:
         scene.head.avoided = {"r9": 1.0}
     scene.keep(*bindings, shared=shared)
+    assert not scene.still()
+
+
+def test_another_limit_is_asked_again() -> None:
+    scene = Scene()
+    scene.book.saturation.sequences_max = 1
+    scene.keep(Binding.SEATS)
+    assert scene.still()
+    scene.book.saturation.sequences_max = 2
+    assert not scene.still()
+    scene.keep(Binding.SEATS, Binding.PACING)
     assert not scene.still()
