@@ -6,12 +6,13 @@ piece of its body, and a short answer is one write.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from proxy.adapters.cycle import Cycle
 from proxy.ports import Headers
 
 _NO_BODY = frozenset({204, 304})
@@ -23,11 +24,15 @@ _NO_BYTES = bytearray()  # of all requests that were read
 class ClientLink:
     """Of one connection. ``cycle`` is the request that is being answered on it."""
 
-    __slots__ = ("_flow", "_leave", "_loop", "_transport", "cycle", "forget_parser")
+    __slots__ = ("_flow", "_leave", "_loop", "_tasks", "_transport", "cycle", "forget_parser")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, flow: FlowControl) -> None:
-        self.cycle: RequestResponseCycle | None = None
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, flow: FlowControl, tasks: set[asyncio.Task[None]]
+    ) -> None:  # fmt: skip
+        """``tasks``: those of the server's requests."""
+        self.cycle: Cycle | None = None
         self._loop = loop
+        self._tasks = tasks
         self._transport = transport
         self._flow = flow
         self._leave: Callable[[], None] | None = None
@@ -106,6 +111,22 @@ class ClientLink:
         scope.clear()
         if not cycle.more_body:
             cycle.body = _NO_BYTES
+
+    def flow_on(self) -> None:
+        """The application returns before its answer is whole."""
+        cycle = self.cycle
+        if cycle is not None:
+            cycle.flows_on = True
+
+    def go_on(self, rest: Callable[..., Awaitable[None]]) -> None:
+        """Run the ``rest`` of an answer that flowed on as its application, in a task of its own."""
+        cycle = self.cycle
+        if cycle is None:
+            raise RuntimeError("nothing flows on")
+        cycle.flows_on = False
+        task = self._loop.create_task(cycle.run_asgi(rest))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def on_leave(self, call: Callable[[], None]) -> None:
         """Call it once when the client leaves, soon where it has already. The request's body was read."""

@@ -24,9 +24,9 @@ from enum import Enum, auto
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from proxy.adapters.client_link import ClientLink
+from proxy.adapters.cycle import Cycle
 from proxy.adapters.lean_protocol import LeanHttpProtocol
 from proxy.ports import CLIENT_LINK
 from proxy.wire.connection_faults import ConnectionFault, fault_response
@@ -84,7 +84,7 @@ class BoundedHttpProtocol(LeanHttpProtocol):
         self._first_bytes = 0  # of the read in which the head or body began
         self._read_bytes = 0  # of this read and those before it that may be the head's: no head can be larger
         self._framing_bytes = 0  # of reads that lay within the body
-        self._answering: RequestResponseCycle | None = None
+        self._answering: Cycle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = (0, _BETWEEN)
         self._body_since_s = 0.0
@@ -94,7 +94,7 @@ class BoundedHttpProtocol(LeanHttpProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection that says nothing is an idle one from the start."""
         super().connection_made(transport)
-        self._link = ClientLink(self.loop, self.transport, self.flow)
+        self._link = ClientLink(self.loop, self.transport, self.flow, self.tasks)
         self._link.forget_parser = self.forget_parser
         self._wait_for_a_request()
 
@@ -228,7 +228,7 @@ class BoundedHttpProtocol(LeanHttpProtocol):
 
     # What is answered
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = self._link.cycle = cycle
         if self._rules.ending():
             cycle.keep_alive = False

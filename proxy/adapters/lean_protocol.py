@@ -10,8 +10,9 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from proxy.adapters.cycle import Cycle
 from proxy.adapters.flow import Flag, Flow, Line
 from proxy.adapters.turns import Turns
 from proxy.adapters.upstream_bounds import Timed, Wheel
@@ -71,7 +72,7 @@ class LeanHttpProtocol(HttpToolsProtocol):
         read = _target_remembered if len(self.url) <= _TARGET_BYTES_REMEMBERED_MAX else _target
         scope["path"], scope["raw_path"], scope["query_string"] = read(self.url)
         before = self.cycle
-        cycle = self.cycle = RequestResponseCycle(
+        cycle = self.cycle = Cycle(
             scope, self.transport, self.flow, self.logger, self.access_logger, self.access_log, self.server_state.default_headers,
             cast("Any", Flag()), self.expect_100_continue, version != "1.0" and parser.should_keep_alive(), self.on_response_complete,
         )  # fmt: skip
@@ -92,10 +93,10 @@ class LeanHttpProtocol(HttpToolsProtocol):
         else:
             self._wait_for_a_request()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._turns.begin(partial(self._start, cycle, app))
 
-    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start(self, cycle: Cycle, app: Any) -> None:
         task = self.loop.create_task(cycle.run_asgi(app))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

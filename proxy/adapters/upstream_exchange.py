@@ -13,6 +13,7 @@ How a body ends: by its chunks, its ``Content-Length`` or the close of the conne
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import httptools
 
@@ -28,12 +29,17 @@ _NO_FIELDS: Headers = []  # for all whose head is whole
 _JOINED_BODY_BYTES_MAX = 64 * 1024  # up to here one write of head and body is cheaper than two
 
 
+def _done(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 class Exchange(Unread):
     """One request on a connection, and its response. Implements ``ports.UpstreamResponse``."""
 
     __slots__ = (
         "_answered", "_bare_bytes", "_between_chunks", "_chunked", "_ended", "_error", "_fields", "_head_done", "_head_only", "_keep",
-        "_loop", "_on_finished", "_parser", "_sent", "_take", "_until_close", "_waiter", "headers", "status",
+        "_loop", "_on_finished", "_over", "_parser", "_sent", "_take", "_until_close", "_waiter", "headers", "status",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +63,7 @@ class Exchange(Unread):
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._take: Callable[[bytes], bool] | None = None
+        self._over: Callable[[], None] | None = None  # nothing is taken any more
         connection.exchange = self
 
     # What the pool calls
@@ -106,11 +113,17 @@ class Exchange(Unread):
         Who does not wait for it to its end closes the response. (A coroutine's frame would lie here as long as the stream flows.)
         """
         poured = self._loop.create_future()
-        if (self._chunks and not take(self._taken())) or self._ended or self._error is not None:
-            poured.set_result(None)
-        else:
-            self._take, self._waiter = take, poured
+        if self.flow(take, partial(_done, poured)):
+            return poured
+        poured.set_result(None)
         return poured
+
+    def flow(self, take: Callable[[bytes], bool], over: Callable[[], None]) -> bool:
+        """As ``pour``, but ``over`` is called once in its stead; False: it is over already, and ``over`` is not called."""
+        if (self._chunks and not take(self._taken())) or self._ended or self._error is not None:
+            return False
+        self._take, self._over = take, over
+        return True
 
     def close(self) -> None:
         """Give the connection back if the response has ended on it, else close it at once. Idempotent."""
@@ -136,10 +149,12 @@ class Exchange(Unread):
 
     def wake(self) -> None:
         """Something changed: let the waiting coroutine look."""
-        self._take = None
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        waiter, over = self._waiter, self._over
+        self._take = self._over = None
+        if waiter is not None:
+            _done(waiter)
+        if over is not None:
+            over()
 
     def received(self, data: bytes) -> None:
         """Bytes from the replica."""

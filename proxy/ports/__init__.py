@@ -34,6 +34,14 @@ class ClientLink(Protocol):
         """Nobody reads the request any more whose answer has begun: let go of its head, which lies here as long as the answer lasts."""
         ...
 
+    def flow_on(self) -> None:
+        """The application returns before its answer is whole, of which a part is out: it flows by ``write_now``, up to ``go_on``."""
+        ...
+
+    def go_on(self, rest: Callable[..., Awaitable[None]]) -> None:
+        """Run the ``rest`` of an answer that flowed on as its application (scope, receive, send), in a task of its own."""
+        ...
+
     def on_leave(self, call: Callable[[], None]) -> None:
         """Call it once when the client leaves, soon where it has already. The request's body was read."""
         ...
@@ -155,6 +163,10 @@ class UpstreamResponse(Protocol):
     def pour(self, take: Callable[[bytes], bool]) -> Awaitable[None]:
         """Hand body bytes to ``take`` in the callback that brings them. Awaited until it says that it has no room for more, or the body
         ends or fails, which the next ``read`` tells; or for no reason. Who gives up waiting closes the response."""
+        ...
+
+    def flow(self, take: Callable[[bytes], bool], over: Callable[[], None]) -> bool:
+        """As ``pour``, but ``over`` is called once in its stead; False: it is over already, and ``over`` is not called."""
         ...
 
     def close(self) -> None:

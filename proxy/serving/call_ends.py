@@ -1,7 +1,7 @@
 """How a call ends: what its replica, the gate, metrics and log are told, once each.
 
 ``Flowing`` is a call whose answer has begun. All that it took to begin lies in a dozen frames of coroutines by then, which would lie
-there as long as the stream lasts; so they return, and what is left to do is a frame of its own.
+there as long as the stream lasts; so they return, and the task ends with them (``flow_on``). What is left to do has a task of its own.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ class CallEnds:
         self._services = services
         self._responses = responses
         self._fingerprints = fingerprints
+        self.drain = services.drain
         self._background: set[asyncio.Task[None]] = set()
 
     def answered(self, course: Course, result: RelayResult, tried: Tried, *, others: bool) -> bool:
@@ -105,7 +106,7 @@ class CallEnds:
 class Flowing:
     """The rest of a call whose answer has begun."""
 
-    __slots__ = ("_admission", "_course", "_ends", "_place", "_relay", "_tried")
+    __slots__ = ("_admission", "_course", "_ends", "_link", "_place", "_relay", "_tried")
 
     def __init__(
         self, ends: CallEnds, course: Course, admission: Admission, place: Bracket, relay: Relay, tried: Tried
@@ -116,6 +117,26 @@ class Flowing:
         self._place = place
         self._relay = relay
         self._tried = tried
+
+    def flow_on(self) -> bool:
+        """Have the answer flow on without a task, which its end then gets; False: it cannot, and ``run`` is to be awaited."""
+        link = self._relay.flow(self._go_on)
+        if link is None:
+            return False
+        self._course.flowing = None  # each would keep the other
+        self._ends.drain.begun()
+        link.flow_on()
+        self._link = link
+        return True
+
+    def _go_on(self) -> None:
+        self._link.go_on(self._end)
+
+    async def _end(self, *_: object) -> None:
+        try:
+            await self.run()
+        finally:
+            self._ends.drain.ended()
 
     async def run(self, *, alone: bool = True) -> None:
         """Relay the rest, leave the place, and account for the call; not ``alone``: somebody waits who will account for it."""

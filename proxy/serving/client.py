@@ -98,11 +98,11 @@ class ClientWatch:
     is told apart by the task's count and passes through. It may be entered again when it was left.
     """
 
-    __slots__ = ("_cancelling", "_link", "_receive", "_task", "_watcher", "gone")
+    __slots__ = ("_cancelling", "_receive", "_task", "_watcher", "gone", "link")
 
     def __init__(self, receive: Receive, link: ClientLink | None = None) -> None:
         self.gone = False
-        self._link = link
+        self.link = link
         self._receive = receive
 
     def __enter__(self) -> "ClientWatch":
@@ -111,8 +111,8 @@ class ClientWatch:
         self._task = task
         self._cancelling = task.cancelling()
         self._watcher: asyncio.Task[None] | None = None
-        if self._link is not None:
-            self._link.on_leave(self._left)
+        if self.link is not None:
+            self.link.on_leave(self._left)
         else:
             self._watcher = task.get_loop().create_task(self._watch())
         return self
@@ -125,8 +125,8 @@ class ClientWatch:
         """The last message is about to be handed over: that the client leaves after it is no news."""
         if self._watcher is not None:
             self._watcher.cancel()
-        elif self._link is not None:
-            self._link.forget(self._left)
+        elif self.link is not None:
+            self.link.forget(self._left)
 
     async def _watch(self) -> None:
         await client_leaves(self._receive)

@@ -58,14 +58,22 @@ class Drain:
         """One request is under way inside ``with``."""
         return self
 
-    def __enter__(self) -> None:
+    def begun(self) -> None:
+        """One more request is under way, up to its ``ended``."""
         self.under_way += 1
         self._idle.clear()
 
-    def __exit__(self, *_: object) -> None:
+    def ended(self) -> None:
+        """One has ended."""
         self.under_way -= 1
         if not self.under_way:
             self._idle.set()
+
+    def __enter__(self) -> None:
+        self.begun()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended()
 
     async def run(self, *, at_once: bool = False) -> None:
         """Go through the phases, ``at_once`` without the first; return when the process may end."""

@@ -80,6 +80,8 @@ class Endpoints:
                     if flowing is not None:
                         if named_send.link is not None:
                             named_send.link.forget_request()
+                        if flowing.flow_on():
+                            return
                         del scope, receive, send, headers, told, named_send  # they would lie here as long as the stream flows
                         await flowing.run()
             except BodyCutOffError:

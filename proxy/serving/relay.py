@@ -18,7 +18,7 @@ The relay neither retries nor builds error answers. How it ends is a closed list
 
 from collections.abc import Callable
 
-from proxy.ports import Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
+from proxy.ports import ClientLink, Clock, Headers, Receive, Send, Upstream, UpstreamError, UpstreamResponse
 from proxy.serving.client import ClientWatch, after_head, after_head_now, link_of, send_first
 from proxy.serving.relay_result import NO_HOOKS, RelayEnd, RelayHooks, RelayRequest, RelayResult
 from proxy.serving.whole_answer import kept
@@ -38,7 +38,7 @@ class Relay:
 
     __slots__ = (
         "_body", "_bytes_sent", "_clock", "_error", "_extra_headers", "_first_byte_s", "_first_token_s", "_form", "_is_stream", "_kept",
-        "_last_byte_s", "_last_sent", "_on_first_byte", "_on_head", "_on_progress", "_response", "_send", "_sent_s", "_started",
+        "_last_byte_s", "_last_sent", "_on_first_byte", "_on_head", "_on_progress", "_over", "_response", "_send", "_sent_s", "_started",
         "_status", "_stream", "_strip", "_stripper", "_unsent", "_watch", "_write_now",
     )  # fmt: skip
 
@@ -65,6 +65,7 @@ class Relay:
         self._last_sent = self._unsent = b""  # ``_unsent``: looked at, and waiting for room
         self._response: UpstreamResponse | None = None  # of which more is to be copied
         self._write_now: Callable[[bytes], bool] | None = None
+        self._over: Callable[[], None] | None = None  # while it flows without a task
         self._first_byte_s: float | None = None
         self._first_token_s: float | None = None
         self._last_byte_s: float | None = None
@@ -108,23 +109,42 @@ class Relay:
             data = self._look(first) if first else b""
             await send_first(self._send, response.status, headers, data, whole=False)
             self._response = response
+            response.headers = self._extra_headers = _NO_FIELDS  # they would lie here as long as the stream lasts
+            self._write_now = after_head_now(self._send) if self._is_stream else None
+            self._send = after_head(self._send)
             return None
         finally:
             if self._response is None:
                 response.close()
 
+    def flow(self, over: Callable[[], None]) -> ClientLink | None:
+        """Pass on the pieces of a stream without a task, in the callbacks that bring them, up to where it ends or fails, the client leaves
+        or is slow: then ``over`` is called once, and ``rest`` has to go on. Returns the way to the client; None: ``rest`` has to at once.
+        """
+        response, link, stop = self._response, self._watch.link, self._stop_flowing
+        assert response is not None
+        if link is None or self._write_now is None or not response.flow(self._pass_now, stop):
+            return None
+        self._over = over
+        link.on_leave(stop)
+        return link
+
+    def _stop_flowing(self) -> None:
+        over, self._over = self._over, None
+        if over is not None:  # else the client has left, and the replica fails
+            assert self._watch.link is not None
+            self._watch.link.forget(self._stop_flowing)
+            over()
+
     async def rest(self) -> RelayResult:
         """Copy the rest, and close. The pieces of a stream are passed on in the callback that brings them, while the client takes them."""
         response, ended = self._response, RelayEnd.CLIENT_GONE
         assert response is not None
-        response.headers = self._extra_headers = _NO_FIELDS  # they would lie here as long as the stream lasts
-        self._write_now = after_head_now(self._send) if self._is_stream else None
-        self._send = after_head(self._send)
         with self._watch:
             try:
                 try:
                     while True:
-                        if self._write_now is not None:
+                        if self._write_now is not None and not self._unsent:
                             await response.pour(self._pass_now)
                         data, self._unsent = self._unsent, b""
                         if not data:
@@ -238,27 +258,15 @@ class Relay:
         else:
             tokens_seen, reasons = (usage.completion_tokens, usage.finish_reasons) if usage is not None else (0, ())
         return RelayResult(
-            ended=ended,
-            sent_s=self._sent_s,
-            started=self._started,
-            status=self._status,
-            bytes_sent=self._bytes_sent,
-            error=self._error,
-            kept=self._kept,
-            is_stream=self._is_stream,
-            stream_done=stream is not None and stream.done,
-            stream_failed=stream is not None and stream.failed,
-            usage=usage,
-            finish_reasons=reasons,
-            tokens_seen=tokens_seen,
-            events_seen=stream.events_seen if stream is not None else 0,
+            ended=ended, sent_s=self._sent_s, started=self._started, status=self._status, bytes_sent=self._bytes_sent,
+            error=self._error, kept=self._kept, is_stream=self._is_stream,
+            stream_done=stream is not None and stream.done, stream_failed=stream is not None and stream.failed,
+            usage=usage, finish_reasons=reasons, tokens_seen=tokens_seen, events_seen=stream.events_seen if stream is not None else 0,
             fingerprint=stream.fingerprint if stream is not None else None,
             answer_id=stream.answer_id if stream is not None else kept.id if kept is not None else None,
             unfinished=kept is not None and kept.unfinished,
-            first_byte_s=self._first_byte_s,
-            first_token_s=self._first_token_s,
-            last_byte_s=self._last_byte_s,
-        )
+            first_byte_s=self._first_byte_s, first_token_s=self._first_token_s, last_byte_s=self._last_byte_s,
+        )  # fmt: skip
 
 
 async def relay(

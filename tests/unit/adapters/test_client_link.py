@@ -53,7 +53,8 @@ class Client:
     def __init__(self) -> None:
         self.transport, self.flow, self.cycle = Transport(), Flow(), Cycle()
         parts: Any = self.transport, self.flow
-        self.link = ClientLink(asyncio.get_running_loop(), *parts)
+        self.tasks = set[asyncio.Task[None]]()
+        self.link = ClientLink(asyncio.get_running_loop(), *parts, self.tasks)
         cycle: Any = self.cycle
         self.link.cycle = cycle
         self.told = 0
