@@ -143,7 +143,7 @@ async def _round(side: Side, client: redis.asyncio.Redis, cost: StoreCost, rate:
     await _play(side, rate, WARM_S, 1000 + number)
     before, cpu_before = await _stats(client), _cpu_ms(side)
     gc.collect()
-    gc.disable()  # ours would hold up clients in whichever round it falls, always the third played: 42 ms of them
+    gc.disable()  # ours took 42 ms once a run, which would be counted as the proxy's
     try:
         kept = await _play(side, rate, seconds, number)
     finally:
