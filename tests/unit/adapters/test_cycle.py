@@ -78,7 +78,7 @@ async def test_an_answer_whose_end_fails_is_cut_off(rest: Any, caplog: pytest.Lo
     await server.cycle.run_asgi(rest)
     assert server.transport.closed
     assert not server.transport.written.endswith(b"0\r\n\r\n")
-    assert len(caplog.records) == 1
+    assert len([one for one in caplog.records if one.name == "test"]) == 1  # others may tell what an earlier test left untold
 
 
 async def test_an_application_that_fails_does_not_flow_on(caplog: pytest.LogCaptureFixture) -> None:
