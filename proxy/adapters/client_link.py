@@ -124,9 +124,7 @@ class ClientLink:
         if cycle is None:
             raise RuntimeError("nothing flows on")
         cycle.flows_on = False
-        task = self._loop.create_task(cycle.run_asgi(rest))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        cycle.start(rest, self._loop, self._tasks)
 
     def on_leave(self, call: Callable[[], None]) -> None:
         """Call it once when the client leaves, soon where it has already. The request's body was read."""

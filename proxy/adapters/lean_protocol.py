@@ -94,12 +94,7 @@ class LeanHttpProtocol(HttpToolsProtocol):
             self._wait_for_a_request()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._turns.begin(partial(self._start, cycle, app))
-
-    def _start(self, cycle: Cycle, app: Any) -> None:
-        task = self.loop.create_task(cycle.run_asgi(app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._turns.begin(partial(cycle.start, app, self.loop, self.tasks))
 
     def forget_parser(self) -> None:
         """Between requests it has nothing to remember, and a kilobyte to forget: what comes next finds another. So has the head."""

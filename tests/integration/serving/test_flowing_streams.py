@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 
 from proxy.core.outcome import Outcome
-from tests.integration.serving.harness import answer_like_vllm, proxying, until
+from tests.integration.serving.harness import Exchange, RunningProxy, answer_like_vllm, proxying, until
 from tests.support.upstream_servers import Peer, ScriptedUpstream, dechunk
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
@@ -14,18 +14,7 @@ END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndat
 
 async def test_a_flowing_stream_holds_neither_the_request_nor_what_was_read_of_it() -> None:
     asked, go_on = list[bytes](), asyncio.Event()
-
-    async def stream(peer: Peer) -> None:
-        head, body = await peer.request()
-        if b"POST /v1/" not in head:
-            await answer_like_vllm(peer, head)
-            return
-        asked.append(body)
-        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + EVENT)
-        await go_on.wait()
-        await peer.send(END)
-
-    async with ScriptedUpstream.running(stream) as upstream, proxying(upstream.url) as proxy:
+    async with ScriptedUpstream.running(stream_until(go_on, end, asked)) as upstream, proxying(upstream.url) as proxy:
         words = "words " * 200
         exchange = await proxy.wire.start_chat(messages=[{"role": "user", "content": words}], stream=True)
         assert b"200 OK" in await exchange.reader.readuntil(EVENT)
@@ -44,14 +33,18 @@ async def test_a_flowing_stream_holds_neither_the_request_nor_what_was_read_of_i
     assert proxy.records[-1].request_id
 
 
-def stream_until(go_on: asyncio.Event, last: Callable[[Peer], Awaitable[None]]) -> Callable[[Peer], Awaitable[None]]:
-    """An engine that streams one event and, when it may ``go_on``, the ``last`` of it."""
+def stream_until(
+    go_on: asyncio.Event, last: Callable[[Peer], Awaitable[None]], asked: list[bytes] | None = None
+) -> Callable[[Peer], Awaitable[None]]:  # fmt: skip
+    """An engine that streams one event and, when it may ``go_on``, the ``last`` of it. ``asked`` gets the bodies of its calls."""
 
     async def stream(peer: Peer) -> None:
-        head, _ = await peer.request()
+        head, body = await peer.request()
         if b"POST /v1/" not in head:
             await answer_like_vllm(peer, head)
             return
+        if asked is not None:
+            asked.append(body)
         await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + EVENT)
         await go_on.wait()
         await last(peer)
@@ -74,12 +67,18 @@ def at_work() -> set[str]:
     return names & {"Cycle.run_asgi", "Endpoints.__call__", "Flowing.run", "Relay.rest"}
 
 
+async def flowing(proxy: RunningProxy) -> Exchange:
+    """A stream of which the first event is through, and which no task works at."""
+    exchange = await proxy.wire.start_chat(stream=True)
+    await exchange.reader.readuntil(EVENT)
+    assert not at_work()
+    return exchange
+
+
 async def test_a_stream_that_flows_has_no_task() -> None:
     go_on = asyncio.Event()
     async with ScriptedUpstream.running(stream_until(go_on, end)) as upstream, proxying(upstream.url) as proxy:
-        exchange = await proxy.wire.start_chat(stream=True)
-        await exchange.reader.readuntil(EVENT)
-        assert not at_work()
+        exchange = await flowing(proxy)
         assert proxy.services.drain.under_way == 1  # a process that drains waits for it
         go_on.set()
         assert b"[DONE]" in await exchange.reader.read()
@@ -92,9 +91,7 @@ async def test_a_stream_that_flows_has_no_task() -> None:
 async def test_a_client_that_leaves_while_it_flows_takes_its_request_with_it() -> None:
     never = asyncio.Event()
     async with ScriptedUpstream.running(stream_until(never, end)) as upstream, proxying(upstream.url) as proxy:
-        exchange = await proxy.wire.start_chat(stream=True)
-        await exchange.reader.readuntil(EVENT)
-        assert not at_work()
+        exchange = await flowing(proxy)
         await exchange.leave()
         await proxy.until_idle()
         assert not proxy.services.drain.under_way
@@ -123,9 +120,7 @@ async def test_a_replica_and_a_client_that_go_in_the_same_moment_end_it_once() -
 async def test_a_replica_that_fails_while_it_flows_is_told_to_the_client() -> None:
     go_on = asyncio.Event()
     async with ScriptedUpstream.running(stream_until(go_on, Peer.reset)) as upstream, proxying(upstream.url) as proxy:
-        exchange = await proxy.wire.start_chat(stream=True)
-        await exchange.reader.readuntil(EVENT)
-        assert not at_work()
+        exchange = await flowing(proxy)
         go_on.set()
         reply = await exchange.reader.read()
         assert b"error" in reply
