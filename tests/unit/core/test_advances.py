@@ -65,12 +65,18 @@ def test_the_third_request_waits_for_no_answer() -> None:
     assert side.gate.open_requests == 3
 
 
-def test_requests_that_come_while_an_advance_is_under_way_leave_it_to_its_answer() -> None:
-    side = side_of(SharedLedger())
+def second_asked(side: Side) -> CallReserve:
+    """The call for a second request, whose answer lets an advance be asked for."""
     busy(side, count=1)
     arrive(side, "two", BEGAN_S)
     (two,) = side.member.take_calls()
     assert isinstance(two, CallReserve)
+    return two
+
+
+def test_requests_that_come_while_an_advance_is_under_way_leave_it_to_its_answer() -> None:
+    side = side_of(SharedLedger())
+    two = second_asked(side)
     side.member._calls = []
 
     def answered(call: CallReserve | CallAdvance) -> None:
@@ -256,10 +262,7 @@ def test_replicas_that_went_leave_nothing_here() -> None:
 
 def test_an_advance_whose_time_out_shows_that_the_store_is_gone_is_counted_as_well() -> None:
     side = side_of(SharedLedger())
-    busy(side, count=1)
-    arrive(side, "two", BEGAN_S)
-    (two,) = side.member.take_calls()
-    assert isinstance(two, CallReserve)
+    two = second_asked(side)
     reply, store_s = side.ledger.reserve(two.ask, BEGAN_S + STORE_AHEAD_S), BEGAN_S + STORE_AHEAD_S
     side.member.answered(two, reply, store_s=store_s, asked_s=BEGAN_S, now_s=BEGAN_S)
     (advance,) = side.member.take_calls()

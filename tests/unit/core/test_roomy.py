@@ -48,6 +48,14 @@ def booked(one: Demand, to: Book, newcomer: Newcomer | Undrawn | None, now_s: fl
     return lease
 
 
+def booked_undrawn(one: Demand, to: Book, now_s: float) -> tuple[float, Undrawn]:
+    """Book it by its bound alone: the headroom that was found, and the bound."""
+    found = to.undrawn(one, now_s)
+    assert found is not None
+    booked(one, to, found[1], now_s)
+    return found
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_bound_is_never_below_the_peak(seed: int) -> None:
     rng = random.Random(seed)
@@ -55,14 +63,12 @@ def test_the_bound_is_never_below_the_peak(seed: int) -> None:
     for index in range(30):
         now_s = 0.01 * index
         newcomer = anyone(f"q{index}", rng)
-        found = one.undrawn(newcomer, now_s)
-        assert found is not None
-        booked(newcomer, one, found[1], now_s)
-        bound = (1.0 - found[0]) * one.spec.usable_blocks
+        headroom_ratio, undrawn = booked_undrawn(newcomer, one, now_s)
+        bound = (1.0 - headroom_ratio) * one.spec.usable_blocks
         if index % 7 == 6:  # asked now and then: the bounds of those in between add up
             exact = one.peak_blocks(None, now_s)
             assert bound >= exact - 1e-6
-            assert found[1].mean_blocks >= one.newcomer(newcomer, now_s, None).curves.mean.max() - 1e-6
+            assert undrawn.mean_blocks >= one.newcomer(newcomer, now_s, None).curves.mean.max() - 1e-6
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -231,9 +237,7 @@ def test_the_bound_knows_what_others_came_to_have_meanwhile(seed: int) -> None:
     for index in range(24):
         now_s = 0.01 * index
         newcomer = anyone(f"q{index}", rng)
-        found = one.undrawn(newcomer, now_s)
-        assert found is not None
-        booked(newcomer, one, found[1], now_s)
+        booked_undrawn(newcomer, one, now_s)
         lease_of(anyone(f"o{index}", rng), there)
         if index % 4 == 3:
             one.ledger.told(row_of(Load(leases=1.0, sequences=1.0), there.ledger.own()), one.steps_now(now_s))
